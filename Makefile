@@ -1,0 +1,78 @@
+# Every target is listed by `make help`.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+TOOLS := go tool -modfile=internal/tools/go.mod
+TOOLBIN := $(CURDIR)/.cache/tools
+PKGS ?= ./...
+
+.PHONY: help
+help: ## Show the targets
+	@grep -hE '^[a-z/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+
+.PHONY: servers
+servers: ## Install redis-server and postgresql with apt if they are missing (Debian, root)
+	@bash hack/install-servers.sh
+
+.PHONY: build
+build: ## Build the three programs into bin/
+	go build -o bin/ ./cmd/orchestrator ./cmd/worker ./cmd/dlq-replay
+
+.PHONY: demo
+demo: servers build ## Run the main job once on real servers and check every number
+	@bin/orchestrator demo
+
+.PHONY: dev
+dev: servers build ## Run a whole system until Ctrl-C
+	@bin/orchestrator dev
+
+.PHONY: test
+test: servers ## Run all tests on real Postgres and Redis
+	@go build -o bin/with-servers ./internal/devstack/with-servers
+	bin/with-servers -- go test -timeout 10m $(PKGS)
+
+.PHONY: race
+race: servers ## Run all tests under the race detector
+	@go build -o bin/with-servers ./internal/devstack/with-servers
+	bin/with-servers -- go test -race -timeout 20m $(PKGS)
+
+.PHONY: fuzz
+fuzz: ## Run each fuzz target for FUZZTIME (default 20s)
+	@set -e; for f in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \
+		for t in $$(grep -oE '^func Fuzz[A-Za-z0-9_]+' $$f | sed 's/func //'); do \
+			echo "$$t ($$(dirname $$f))"; go test -run '^$$' -fuzz "^$$t\$$" -fuzztime $${FUZZTIME:-20s} ./$$(dirname $$f); done; done
+
+.PHONY: bench
+bench: servers ## Measure throughput and latency against raw Redis Streams in the same run
+	@go build -o bin/bench ./internal/bench
+	@bin/bench
+
+.PHONY: check
+check: ## gofmt, go vet, staticcheck: what one runs all day
+	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not gofmt-ed: $$out"; exit 1; fi
+	go vet ./...
+	$(TOOLS) staticcheck ./...
+
+.PHONY: lint
+lint: check ## check, and the proto lint
+	$(TOOLS) buf lint
+
+$(TOOLBIN)/.stamp: internal/tools/go.mod
+	@mkdir -p $(TOOLBIN)
+	go build -modfile=internal/tools/go.mod -o $(TOOLBIN)/ google.golang.org/protobuf/cmd/protoc-gen-go connectrpc.com/connect/cmd/protoc-gen-connect-go github.com/grpc-ecosystem/grpc-gateway/v2/protoc-gen-openapiv3
+	@touch $@
+
+.PHONY: generate
+generate: $(TOOLBIN)/.stamp ## Regenerate protobuf, OpenAPI, sqlc and docs/configuration.md
+	PATH=$(TOOLBIN):$$PATH $(TOOLS) buf generate
+	go run internal/tools/openapi/main.go
+	@rm -rf protocol/penstock/v1/penstock
+	$(TOOLS) sqlc generate
+	go generate ./internal/config
+
+.PHONY: verify
+verify: generate ## Fail if generated files or go.mod are not up to date
+	go mod tidy -diff
+	@if [ -n "$$(git status --porcelain -- protocol internal/store/dbsqlc docs/configuration.md)" ]; then \
+		git status --short -- protocol internal/store/dbsqlc docs/configuration.md; git diff --stat; \
+		echo "generated files differ: run make generate and commit the result"; exit 1; fi

@@ -1,0 +1,357 @@
+// Package client enqueues tasks and follows them, over the orchestrators' RPC.
+//
+//	c, err := client.New("http://127.0.0.1:8080")
+//	...
+//	t, err := SendEmail.Enqueue(ctx, c, Email{To: "a@example.com"}, task.Key("order-42"))
+//
+// Concurrent calls share round trips. Every task gets its id here, so a call
+// that is repeated, by the client itself or by its user with the same TaskID,
+// can't create a second task.
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/penstock-dev/penstock/internal/batch"
+	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
+	"github.com/penstock-dev/penstock/protocol/penstock/v1/penstockv1connect"
+
+	"github.com/penstock-dev/penstock/protocol"
+	"github.com/penstock-dev/penstock/task"
+)
+
+// Options are the settings of a Client. Zero fields take the defaults named.
+type Options struct {
+	// HTTP carries the calls; default: a client of its own with keep-alive.
+	HTTP *http.Client
+	// MaxBatch is the most tasks of one call, 1 to 1,000; default 500.
+	MaxBatch int
+	// Calls is how many enqueue calls may be under way at once; default 4.
+	Calls int
+	// RetryFor is how long an enqueue is repeated while no orchestrator can
+	// take it; default 30 s, negative: never repeated.
+	RetryFor time.Duration
+}
+
+// Client talks to one or more orchestrators. It is safe for concurrent use.
+type Client struct {
+	servers  []penstockv1connect.TaskServiceClient
+	current  atomic.Uint32
+	retryFor time.Duration
+	http     *http.Client
+	batch    *batch.Batcher[*penstockv1.EnqueueRequest, *task.Enqueued]
+}
+
+// New makes a Client for the orchestrators at the given base URLs, separated
+// by commas, with default options.
+func New(urls string) (*Client, error) { return NewWith(urls, Options{}) }
+
+// NewWith is New with options. The error is about a URL.
+func NewWith(urls string, o Options) (*Client, error) {
+	if o.HTTP == nil {
+		o.HTTP = &http.Client{Transport: &http.Transport{
+			DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+			MaxIdleConnsPerHost: 64,
+			IdleConnTimeout:     90 * time.Second,
+			TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12},
+		}}
+	}
+	if o.RetryFor == 0 {
+		o.RetryFor = 30 * time.Second
+	}
+	if o.MaxBatch < 1 || o.MaxBatch > 1000 {
+		o.MaxBatch = 500
+	}
+	if o.Calls < 1 {
+		o.Calls = 4
+	}
+	c := &Client{retryFor: o.RetryFor, http: o.HTTP}
+	for _, s := range strings.Split(urls, ",") {
+		s = strings.TrimSpace(s)
+		u, err := url.Parse(s)
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			return nil, fmt.Errorf("client: %q is not a base URL such as http://127.0.0.1:8080", s)
+		}
+		c.servers = append(c.servers, penstockv1connect.NewTaskServiceClient(o.HTTP, strings.TrimSuffix(s, "/")))
+	}
+	c.batch = batch.New(batch.Options{Max: o.MaxBatch, Flushes: o.Calls}, c.flush)
+	return c, nil
+}
+
+// Close waits for calls under way and releases connections.
+func (c *Client) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	err := c.batch.Close(ctx)
+	c.http.CloseIdleConnections()
+	return err
+}
+
+// RPC is the generated client of the orchestrator that answered last, for
+// calls that this package does not wrap.
+func (c *Client) RPC() penstockv1connect.TaskServiceClient {
+	return c.servers[int(c.current.Load())%len(c.servers)]
+}
+
+// EnqueueTask enqueues one task; calls made at the same time share a round
+// trip. Without an error the task is committed. The error is a
+// *protocol.Error if the request was refused (TASK_INPUT_INVALID,
+// TASK_DUPLICATE). If ctx ends first, the task may or may not have been
+// stored; repeating the call with the same TaskID is safe.
+func (c *Client) EnqueueTask(ctx context.Context, r *task.Request) (*task.Enqueued, error) {
+	req, err := request(r)
+	if err != nil {
+		return nil, err
+	}
+	return c.batch.Submit(ctx, req)
+}
+
+// Result is the outcome of one request of EnqueueMany.
+type Result = batch.Result[*task.Enqueued]
+
+// EnqueueMany enqueues several tasks, each for itself: the results are in the
+// order of the requests.
+func (c *Client) EnqueueMany(ctx context.Context, rs []*task.Request) ([]Result, error) {
+	out := make([]Result, len(rs))
+	var reqs []*penstockv1.EnqueueRequest
+	var at []int
+	for i, r := range rs {
+		req, err := request(r)
+		if err != nil {
+			out[i].Err = err
+			continue
+		}
+		reqs, at = append(reqs, req), append(at, i)
+	}
+	res, err := c.batch.SubmitAll(ctx, reqs)
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	for i, r := range res {
+		out[at[i]] = r
+	}
+	return out, nil
+}
+
+// request translates a request and gives it its id.
+func request(r *task.Request) (*penstockv1.EnqueueRequest, error) {
+	if !r.At.IsZero() && r.Delay != 0 {
+		return nil, protocol.Errorf(protocol.CodeInputInvalid, "schedule_type", "both At and Delay are set")
+	}
+	q := &penstockv1.EnqueueRequest{
+		TaskId: r.TaskID, Type: r.Type, Payload: r.Payload, IdempotencyKey: r.Key, IdempotencyScope: r.Scope,
+		Tenant: r.Tenant, Queue: r.Queue, TraceId: r.TraceID,
+	}
+	if q.TaskId == "" {
+		q.TaskId = uuid.Must(uuid.NewV7()).String()
+	}
+	switch {
+	case !r.At.IsZero():
+		q.ScheduleType, q.ScheduledAt = "at", timestamppb.New(r.At)
+	case r.Delay != 0:
+		q.ScheduleType, q.DelayMs = "delay", r.Delay.Milliseconds()
+	}
+	if r.Timeout != 0 {
+		ms := int32(min(max(r.Timeout.Milliseconds(), -1), 1<<31-1))
+		q.TimeoutMs = &ms
+	}
+	if r.MaxRetries != nil {
+		n := int32(min(max(*r.MaxRetries, -1), 1<<31-1))
+		q.MaxRetries = &n
+	}
+	if p := r.Retry; p != nil {
+		q.RetryPolicy = &penstockv1.RetryPolicy{Strategy: p.Strategy}
+		set := func(d time.Duration, to **int64) {
+			if d != 0 {
+				ms := d.Milliseconds()
+				*to = &ms
+			}
+		}
+		set(p.Base, &q.RetryPolicy.BaseMs)
+		set(p.MaxBackoff, &q.RetryPolicy.MaxBackoffMs)
+		set(p.JitterMax, &q.RetryPolicy.JitterMaxMs)
+		for _, d := range p.Schedule {
+			q.RetryPolicy.ScheduleMs = append(q.RetryPolicy.ScheduleMs, d.Milliseconds())
+		}
+	}
+	return q, nil
+}
+
+// flush sends a batch until an orchestrator takes it.
+func (c *Client) flush(ctx context.Context, reqs []*penstockv1.EnqueueRequest) []Result {
+	out := make([]Result, len(reqs))
+	res, err := retry(ctx, c, func(ctx context.Context, s penstockv1connect.TaskServiceClient) (*connect.Response[penstockv1.EnqueueBatchResponse], error) {
+		return s.EnqueueBatch(ctx, connect.NewRequest(&penstockv1.EnqueueBatchRequest{Tasks: reqs, IdsOnly: true}))
+	})
+	switch {
+	case err != nil:
+		for i := range out {
+			out[i].Err = fromConnect(err)
+		}
+		return out
+	case len(res.Msg.Results) != len(reqs):
+		for i := range out {
+			out[i].Err = fmt.Errorf("client: the server answered %d of %d tasks", len(res.Msg.Results), len(reqs))
+		}
+		return out
+	}
+	var again []*penstockv1.EnqueueRequest
+	var at []int
+	for i, r := range res.Msg.Results {
+		switch {
+		case r.Error == nil:
+			out[i].Value = &task.Enqueued{TaskID: r.TaskId, IdempotentHit: r.IdempotentHit}
+		case r.Error.Retryable && c.retryFor > 0:
+			again, at = append(again, reqs[i]), append(at, i)
+		default:
+			out[i].Err = fromInfo(r.Error)
+		}
+	}
+	if len(again) > 0 {
+		for i, r := range c.flushAgain(ctx, again) {
+			out[at[i]] = r
+		}
+	}
+	return out
+}
+
+// flushAgain repeats items that the server could not take just then.
+func (c *Client) flushAgain(ctx context.Context, reqs []*penstockv1.EnqueueRequest) []Result {
+	once := &Client{servers: c.servers, retryFor: -1}
+	deadline := time.Now().Add(c.retryFor)
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		once.current.Store(c.current.Load())
+		out := once.flush(ctx, reqs)
+		left := false
+		for _, r := range out {
+			left = left || r.Err != nil && protocol.CodeOf(r.Err) == ""
+		}
+		if !left || ctx.Err() != nil || time.Now().After(deadline) {
+			return out
+		}
+	}
+}
+
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = 2 * time.Second
+)
+
+// retry calls one orchestrator after the other until one answers, for at most
+// retryFor. An answer that repeating can't change is returned at once.
+func retry[T any](ctx context.Context, c *Client, call func(context.Context, penstockv1connect.TaskServiceClient) (T, error)) (T, error) {
+	deadline := time.Now().Add(c.retryFor)
+	for pause, try := firstPause, 1; ; try++ {
+		n := c.current.Load()
+		v, err := call(ctx, c.servers[int(n)%len(c.servers)])
+		if err == nil || !temporary(err) || ctx.Err() != nil {
+			return v, err
+		}
+		c.current.CompareAndSwap(n, n+1)
+		if c.retryFor < 0 || time.Now().Add(pause).After(deadline) {
+			return v, err
+		}
+		if try%len(c.servers) != 0 {
+			continue // another orchestrator may answer at once
+		}
+		select {
+		case <-ctx.Done():
+			return v, err
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, lastPause)
+	}
+}
+
+func temporary(err error) bool {
+	switch connect.CodeOf(err) {
+	case connect.CodeUnavailable, connect.CodeResourceExhausted, connect.CodeAborted:
+		return true
+	case connect.CodeUnknown, connect.CodeInternal: // a connection that broke in mid-call
+		var e *connect.Error
+		return errors.As(err, &e) && !connect.IsWireError(err)
+	}
+	return false
+}
+
+// fromConnect turns an RPC error into the *protocol.Error it carries, if any.
+func fromConnect(err error) error {
+	var e *connect.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	for _, d := range e.Details() {
+		if v, derr := d.Value(); derr == nil {
+			if info, ok := v.(*penstockv1.ErrorInfo); ok && info.Code != "" {
+				return fromInfo(info)
+			}
+		}
+	}
+	return err
+}
+
+func fromInfo(i *penstockv1.ErrorInfo) error {
+	if i.Code == "" {
+		return errors.New(i.Message)
+	}
+	return &protocol.Error{Code: protocol.Code(i.Code), Field: i.Field, Message: i.Message}
+}
+
+// Task is a task as the server reports it.
+type Task = penstockv1.Task
+
+// Get returns a task. The error is a *protocol.Error with TASK_NOT_FOUND if
+// there is none.
+func (c *Client) Get(ctx context.Context, tenant, taskID string) (*Task, error) {
+	res, err := retry(ctx, c, func(ctx context.Context, s penstockv1connect.TaskServiceClient) (*connect.Response[penstockv1.GetTaskResponse], error) {
+		return s.GetTask(ctx, connect.NewRequest(&penstockv1.GetTaskRequest{TaskId: taskID, Tenant: tenant}))
+	})
+	if err != nil {
+		return nil, fromConnect(err)
+	}
+	return res.Msg.Task, nil
+}
+
+// Wait returns the task once it is terminal, or ctx's error. It goes on
+// waiting while orchestrators restart.
+func (c *Client) Wait(ctx context.Context, tenant, taskID string) (*Task, error) {
+	for {
+		res, err := retry(ctx, c, func(ctx context.Context, s penstockv1connect.TaskServiceClient) (*connect.Response[penstockv1.WaitTaskResponse], error) {
+			return s.WaitTask(ctx, connect.NewRequest(&penstockv1.WaitTaskRequest{TaskId: taskID, Tenant: tenant, TimeoutMs: 60_000}))
+		})
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err != nil:
+			return nil, fromConnect(err)
+		case res.Msg.Done:
+			return res.Msg.Task, nil
+		}
+	}
+}
+
+// Decode decodes the result of a succeeded task into v.
+func Decode(t *Task, v any) error {
+	if err := json.Unmarshal(t.Result, v); err != nil {
+		return fmt.Errorf("client: result of task %s: %w", t.TaskId, err)
+	}
+	return nil
+}

@@ -1,0 +1,10 @@
+// Command worker: see its --help.
+package main
+
+import (
+	"os"
+
+	"github.com/penstock-dev/penstock/internal/cli"
+)
+
+func main() { os.Exit(cli.Main(cli.Worker())) }

@@ -1,0 +1,211 @@
+// Package api answers the public RPC: it translates between the wire's
+// messages and the pipeline, and reads the record.
+package api
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/penstock-dev/penstock/internal/batch"
+	"github.com/penstock-dev/penstock/internal/pipeline/enqueue"
+	"github.com/penstock-dev/penstock/internal/rpc"
+	"github.com/penstock-dev/penstock/internal/store"
+	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
+	"github.com/penstock-dev/penstock/internal/store/pgid"
+	"github.com/penstock-dev/penstock/internal/streams"
+	"github.com/penstock-dev/penstock/protocol"
+	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
+)
+
+// Enqueuer accepts tasks.
+type Enqueuer interface {
+	Enqueue(ctx context.Context, r *enqueue.Request) (enqueue.Result, error)
+	EnqueueAll(ctx context.Context, rs []*enqueue.Request) ([]batch.Result[enqueue.Result], error)
+}
+
+// Service implements penstockv1connect.TaskServiceHandler.
+type Service struct {
+	enqueue Enqueuer
+	store   *store.Store
+	redis   *streams.Client
+	waits   *Waits
+	// stop ends when the process is about to stop, so that calls that wait can
+	// be answered.
+	stop context.Context
+}
+
+// New makes a Service. Calls that wait or stream end when stop does.
+func New(stop context.Context, e Enqueuer, s *store.Store, r *streams.Client, w *Waits) *Service {
+	return &Service{enqueue: e, store: s, redis: r, waits: w, stop: stop}
+}
+
+// MaxBatch is the most tasks of one EnqueueBatch call.
+const MaxBatch = 1000
+
+// failure gives an error its place in the RPC's error model.
+func failure(err error) error {
+	switch {
+	case err == nil, protocol.CodeOf(err) != "":
+		return err
+	case errors.Is(err, batch.ErrFull):
+		return rpc.Overloaded(errors.New("too many enqueue calls are waiting (enqueue.max_waiting): try again in a moment"))
+	case errors.Is(err, batch.ErrClosed):
+		return rpc.Unavailable(errors.New("this orchestrator is stopping: try another one"))
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case store.IsUnavailable(err):
+		return rpc.Unavailable(err)
+	}
+	return err
+}
+
+// Enqueue implements the RPC.
+func (s *Service) Enqueue(ctx context.Context, req *connect.Request[penstockv1.EnqueueRequest]) (*connect.Response[penstockv1.EnqueueResponse], error) {
+	r, err := s.enqueue.Enqueue(ctx, requestOf(req.Msg))
+	if err != nil {
+		return nil, failure(err)
+	}
+	return connect.NewResponse(&penstockv1.EnqueueResponse{IdempotentHit: r.Hit, Task: taskOf(r.Task)}), nil
+}
+
+// EnqueueBatch implements the RPC.
+func (s *Service) EnqueueBatch(ctx context.Context, req *connect.Request[penstockv1.EnqueueBatchRequest]) (*connect.Response[penstockv1.EnqueueBatchResponse], error) {
+	n := len(req.Msg.Tasks)
+	if n < 1 || n > MaxBatch {
+		return nil, protocol.Errorf(protocol.CodeInputInvalid, "tasks", "has %d items, want 1 to %d", n, MaxBatch)
+	}
+	rs := make([]*enqueue.Request, n)
+	for i, t := range req.Msg.Tasks {
+		rs[i] = requestOf(t)
+	}
+	results, err := s.enqueue.EnqueueAll(ctx, rs)
+	if err != nil {
+		return nil, failure(err)
+	}
+	out := &penstockv1.EnqueueBatchResponse{Results: make([]*penstockv1.EnqueueResult, n)}
+	for i, r := range results {
+		if r.Err != nil {
+			out.Results[i] = &penstockv1.EnqueueResult{TaskId: rs[i].TaskID, Error: rpc.InfoOf(rpc.ToConnect(failure(r.Err)))}
+			continue
+		}
+		t := r.Value.Task
+		item := &penstockv1.EnqueueResult{
+			IdempotentHit: r.Value.Hit, TaskId: store.TaskID(protocol.ID(t.ID), store.Deref(t.Name)),
+		}
+		if !req.Msg.IdsOnly {
+			item.Task = taskOf(t)
+		}
+		out.Results[i] = item
+	}
+	return connect.NewResponse(out), nil
+}
+
+// find reads a task by the id that its caller knows.
+func (s *Service) find(ctx context.Context, tenant, taskID string) (*dbsqlc.Task, error) {
+	if taskID == "" || len(taskID) > 255 {
+		return nil, protocol.Errorf(protocol.CodeInputInvalid, "task_id", "has %d bytes, want 1 to 255", len(taskID))
+	}
+	if tenant == "" {
+		tenant = protocol.DefaultTenant
+	}
+	ids := []protocol.ID{protocol.NameID(tenant, taskID)}
+	if id, err := protocol.ParseID(taskID); err == nil {
+		ids = append([]protocol.ID{id}, ids...)
+	}
+	for _, id := range ids {
+		t, err := s.store.GetTask(ctx, pgid.ID(id))
+		if err == nil {
+			return t, nil
+		}
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return nil, failure(err)
+		}
+	}
+	return nil, protocol.Errorf(protocol.CodeNotFound, "task_id", "no task %q of tenant %s", taskID, tenant)
+}
+
+// GetTask implements the RPC.
+func (s *Service) GetTask(ctx context.Context, req *connect.Request[penstockv1.GetTaskRequest]) (*connect.Response[penstockv1.GetTaskResponse], error) {
+	t, err := s.find(ctx, req.Msg.Tenant, req.Msg.TaskId)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&penstockv1.GetTaskResponse{Task: taskOf(t)}), nil
+}
+
+// Bounds of WaitTask.
+const (
+	defaultWait = 30 * time.Second
+	maxWait     = 10 * time.Minute
+	// answerTime is kept back from the caller's deadline for the answer.
+	answerTime = 50 * time.Millisecond
+)
+
+// WaitTask implements the RPC.
+func (s *Service) WaitTask(ctx context.Context, req *connect.Request[penstockv1.WaitTaskRequest]) (*connect.Response[penstockv1.WaitTaskResponse], error) {
+	wait := time.Duration(req.Msg.TimeoutMs) * time.Millisecond
+	if wait < 0 || wait > maxWait {
+		return nil, protocol.Errorf(protocol.CodeInputInvalid, "timeout_ms", "is %d, want 0 to %d", req.Msg.TimeoutMs, maxWait.Milliseconds())
+	}
+	if wait == 0 {
+		wait = defaultWait
+	}
+	if d, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(d)-answerTime)
+	}
+	t, err := s.find(ctx, req.Msg.Tenant, req.Msg.TaskId)
+	if err != nil {
+		return nil, err
+	}
+	if !protocol.State(t.State).Terminal() {
+		limit, cancel := context.WithTimeout(ctx, max(wait, 0))
+		defer cancel()
+		defer context.AfterFunc(s.stop, cancel)()
+		s.waits.Wait(limit, protocol.ID(t.ID))
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if t, err = s.store.GetTask(ctx, t.ID); err != nil {
+			return nil, failure(err)
+		}
+	}
+	return connect.NewResponse(&penstockv1.WaitTaskResponse{Done: protocol.State(t.State).Terminal(), Task: taskOf(t)}), nil
+}
+
+// CountTasks implements the RPC.
+func (s *Service) CountTasks(ctx context.Context, req *connect.Request[penstockv1.CountTasksRequest]) (*connect.Response[penstockv1.CountTasksResponse], error) {
+	rows, err := s.store.CountTasks(ctx, dbsqlc.CountTasksParams{Tenant: req.Msg.Tenant, Queue: req.Msg.Queue, Type: req.Msg.Type})
+	if err != nil {
+		return nil, failure(err)
+	}
+	out := &penstockv1.CountTasksResponse{}
+	for _, r := range rows {
+		out.Counts = append(out.Counts, &penstockv1.StateCount{State: r.State, Count: r.Count})
+	}
+	return connect.NewResponse(out), nil
+}
+
+// GetQueue implements the RPC.
+func (s *Service) GetQueue(ctx context.Context, req *connect.Request[penstockv1.GetQueueRequest]) (*connect.Response[penstockv1.GetQueueResponse], error) {
+	queue := req.Msg.Queue
+	if queue == "" {
+		queue = protocol.DefaultQueue
+	}
+	stream := protocol.TaskStream(queue)
+	info, err := s.redis.Info(ctx, stream, protocol.GroupWorkers)
+	if err != nil && !errors.Is(err, streams.ErrNoGroup) {
+		return nil, rpc.Unavailable(err)
+	}
+	backlog, err := s.store.QueueBacklog(ctx, queue)
+	if err != nil {
+		return nil, failure(err)
+	}
+	return connect.NewResponse(&penstockv1.GetQueueResponse{
+		Queue: queue, Stream: stream, Undelivered: info.Undelivered, Pending: info.Pending, Length: info.Length,
+		Backlog: backlog.Due, Scheduled: backlog.Scheduled,
+	}), nil
+}

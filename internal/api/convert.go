@@ -1,0 +1,128 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgtype"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/penstock-dev/penstock/internal/pipeline/enqueue"
+	"github.com/penstock-dev/penstock/internal/store"
+	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
+	"github.com/penstock-dev/penstock/protocol"
+	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
+)
+
+func requestOf(m *penstockv1.EnqueueRequest) *enqueue.Request {
+	r := &enqueue.Request{
+		TaskID: m.TaskId, Type: m.Type, Payload: m.Payload, ScheduleType: m.ScheduleType, DelayMS: m.DelayMs,
+		TimeoutMS: m.TimeoutMs, MaxRetries: m.MaxRetries, IdempotencyKey: m.IdempotencyKey,
+		IdempotencyScope: m.IdempotencyScope, Tenant: m.Tenant, Queue: m.Queue, TraceID: m.TraceId,
+	}
+	if m.ScheduledAt != nil {
+		r.ScheduledAt = m.ScheduledAt.AsTime()
+	}
+	if p := m.RetryPolicy; p != nil {
+		def := protocol.DefaultRetryPolicy()
+		policy := protocol.RetryPolicy{
+			Strategy: protocol.Strategy(p.Strategy), BaseMS: orDefault(p.BaseMs, def.BaseMS),
+			MaxBackoffMS: orDefault(p.MaxBackoffMs, def.MaxBackoffMS), JitterMaxMS: orDefault(p.JitterMaxMs, def.JitterMaxMS),
+			ScheduleMS: p.ScheduleMs,
+		}
+		if policy.Strategy == "" {
+			policy.Strategy = def.Strategy
+		}
+		if p.MaxBackoffMs == nil {
+			policy.MaxBackoffMS = max(policy.MaxBackoffMS, policy.BaseMS)
+		}
+		r.Policy = &policy
+	}
+	return r
+}
+
+func orDefault(p *int64, def int64) int64 {
+	if p == nil {
+		return def
+	}
+	return *p
+}
+
+func taskOf(t *dbsqlc.Task) *penstockv1.Task {
+	id := protocol.ID(t.ID)
+	out := &penstockv1.Task{
+		TaskId: store.TaskID(id, store.Deref(t.Name)), Type: t.Type, State: t.State, ScheduleType: t.ScheduleType,
+		ScheduledAt: timeOf(t.ScheduledAt), Attempt: t.Attempt, RetryCount: t.Attempt - 1, MaxRetries: t.MaxRetries,
+		Interruptions: t.Interruptions, Delivery: t.Delivery, TimeoutMs: t.TimeoutMs,
+		IdempotencyKey: store.Deref(t.IdempotencyKey), IdempotencyScope: t.IdempotencyScope,
+		LastErrorCode: stringOf(t.LastErrorCode), LastErrorReason: stringOf(t.LastErrorReason),
+		CreatedAt: timestamppb.New(t.CreatedAt), UpdatedAt: timestamppb.New(t.UpdatedAt),
+		StartedAt: timeOf(t.StartedAt), FinishedAt: timeOf(t.FinishedAt), NextRetryAt: timeOf(t.NextRetryAt),
+		Tenant: t.Tenant, Queue: t.Queue, TraceId: t.TraceID, WorkerId: store.Deref(t.WorkerID),
+		Payload: t.Payload, Result: t.Result,
+	}
+	if out.IdempotencyKey == "" {
+		out.IdempotencyKey = out.TaskId
+	}
+	switch protocol.State(t.State) {
+	case protocol.StateDLQPending, protocol.StateDLQRecorded, protocol.StateFailed:
+		out.DlqId = protocol.DLQID(id).String()
+	}
+	var p protocol.RetryPolicy
+	if len(t.RetryPolicy) > 0 && json.Unmarshal(t.RetryPolicy, &p) == nil {
+		out.RetryPolicy = &penstockv1.RetryPolicy{
+			Strategy: string(p.Strategy), BaseMs: &p.BaseMS, MaxBackoffMs: &p.MaxBackoffMS, JitterMaxMs: &p.JitterMaxMS,
+			ScheduleMs: p.ScheduleMS,
+		}
+	}
+	return out
+}
+
+// listed is a task of a list, without payload and result.
+func listed(r *dbsqlc.ListTasksRow) *penstockv1.Task {
+	return taskOf(&dbsqlc.Task{
+		ID: r.ID, Name: r.Name, Tenant: r.Tenant, Queue: r.Queue, Type: r.Type, State: r.State, Attempt: r.Attempt,
+		MaxRetries: r.MaxRetries, Delivery: r.Delivery, Interruptions: r.Interruptions, ScheduleType: r.ScheduleType,
+		ScheduledAt: r.ScheduledAt, TimeoutMs: r.TimeoutMs, NextRetryAt: r.NextRetryAt, IdempotencyScope: r.IdempotencyScope,
+		IdempotencyKey: r.IdempotencyKey, TraceID: r.TraceID, LastErrorCode: r.LastErrorCode,
+		LastErrorReason: r.LastErrorReason, WorkerID: r.WorkerID, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
+		StartedAt: r.StartedAt, FinishedAt: r.FinishedAt, RetryPolicy: r.RetryPolicy,
+	})
+}
+
+// eventOf translates an event row; tenant and name are its task's.
+func eventOf(e *dbsqlc.WatchEventsRow) *penstockv1.Event {
+	id := protocol.ID(e.TaskID)
+	taskID := store.TaskID(id, store.Deref(e.Name))
+	ev := protocol.Event{TaskID: id, Seq: int(e.Seq)}
+	out := &penstockv1.Event{
+		EventId: ev.EventID(), Seq: e.Seq, Type: e.Type, TaskId: taskID, RunId: fmt.Sprintf("%s:%d", taskID, e.Attempt),
+		PreviousStatus: store.Deref(e.PreviousStatus), Status: e.Status, Attempt: e.Attempt, RetryCount: e.Attempt - 1,
+		Delivery: e.Delivery, IdempotencyKey: store.Deref(e.IdempotencyKey), NextRetryAt: timeOf(e.NextRetryAt),
+		ErrorCode: store.Deref(e.ErrorCode), Reason: store.Deref(e.Reason), Actor: e.Actor,
+		WorkerId: store.Deref(e.WorkerID), MessageId: store.Deref(e.MessageID), TraceId: e.TraceID,
+		OccurredAt: timestamppb.New(e.OccurredAt), Data: e.Data, Tenant: e.Tenant,
+	}
+	if out.IdempotencyKey == "" {
+		out.IdempotencyKey = taskID
+	}
+	if e.BackoffDelayMs != nil {
+		out.BackoffDelayMs = wrapperspb.Int64(*e.BackoffDelayMs)
+	}
+	return out
+}
+
+func timeOf(t pgtype.Timestamptz) *timestamppb.Timestamp {
+	if !t.Valid {
+		return nil
+	}
+	return timestamppb.New(t.Time)
+}
+
+func stringOf(s *string) *wrapperspb.StringValue {
+	if s == nil {
+		return nil
+	}
+	return wrapperspb.String(*s)
+}

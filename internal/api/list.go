@@ -1,0 +1,148 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
+	"github.com/penstock-dev/penstock/internal/store/pgid"
+	"github.com/penstock-dev/penstock/protocol"
+	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
+)
+
+// Page sizes of the listing RPCs.
+const (
+	defaultPage = 100
+	maxPage     = 1000
+)
+
+func pageSize(n int32) (int32, error) {
+	if n < 0 || n > maxPage {
+		return 0, protocol.Errorf(protocol.CodeInputInvalid, "page_size", "is %d, want 1 to %d", n, maxPage)
+	}
+	if n == 0 {
+		return defaultPage, nil
+	}
+	return n, nil
+}
+
+// pageToken is where a page of ListTasks starts.
+type pageToken struct {
+	At time.Time `json:"at"`
+	ID string    `json:"id"`
+}
+
+func (p pageToken) encode() string {
+	b, _ := json.Marshal(p) // a time and a string always have a JSON form
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+func decodeToken(s string) (at time.Time, id protocol.ID, err error) {
+	bad := func() (time.Time, protocol.ID, error) {
+		return time.Time{}, protocol.ID{}, protocol.Errorf(protocol.CodeInputInvalid, "page_token", "is not a next_page_token of an earlier page")
+	}
+	b, err := base64.RawURLEncoding.DecodeString(s)
+	if err != nil {
+		return bad()
+	}
+	var p pageToken
+	if json.Unmarshal(b, &p) != nil || p.At.Year() < 1 || p.At.Year() > 9999 {
+		return bad()
+	}
+	if id, err = protocol.ParseID(p.ID); err != nil {
+		return bad()
+	}
+	return p.At, id, nil
+}
+
+// farFuture is after every task; farPast before.
+var (
+	farFuture = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+	farPast   = time.Date(1900, 1, 1, 0, 0, 0, 0, time.UTC)
+)
+
+// ListTasks implements the RPC.
+func (s *Service) ListTasks(ctx context.Context, req *connect.Request[penstockv1.ListTasksRequest]) (*connect.Response[penstockv1.ListTasksResponse], error) {
+	m := req.Msg
+	size, err := pageSize(m.PageSize)
+	if err != nil {
+		return nil, err
+	}
+	p := dbsqlc.ListTasksParams{
+		BeforeAt: farFuture, CreatedAfter: farPast, Tenant: m.Tenant, Queue: m.Queue, Type: m.Type, States: []string{}, MaxRows: size + 1,
+	}
+	for _, st := range m.States {
+		if !protocol.State(st).Valid() {
+			return nil, protocol.Errorf(protocol.CodeInputInvalid, "states", "has %q, want any of %v", st, protocol.States())
+		}
+		p.States = append(p.States, st)
+	}
+	if m.CreatedAfter != nil {
+		p.CreatedAfter = m.CreatedAfter.AsTime()
+	}
+	if m.CreatedBefore != nil {
+		p.BeforeAt = m.CreatedBefore.AsTime()
+	}
+	if m.PageToken != "" {
+		at, id, err := decodeToken(m.PageToken)
+		if err != nil {
+			return nil, err
+		}
+		p.BeforeAt, p.BeforeID = at, pgid.ID(id)
+	}
+	rows, err := s.store.ListTasks(ctx, p)
+	if err != nil {
+		return nil, failure(err)
+	}
+	out := &penstockv1.ListTasksResponse{}
+	if len(rows) > int(size) {
+		rows = rows[:size]
+		last := rows[size-1]
+		out.NextPageToken = pageToken{last.CreatedAt, protocol.ID(last.ID).String()}.encode()
+	}
+	for _, r := range rows {
+		out.Tasks = append(out.Tasks, listed(r))
+	}
+	return connect.NewResponse(out), nil
+}
+
+// ListEvents implements the RPC.
+func (s *Service) ListEvents(ctx context.Context, req *connect.Request[penstockv1.ListEventsRequest]) (*connect.Response[penstockv1.ListEventsResponse], error) {
+	size, err := pageSize(req.Msg.PageSize)
+	if err != nil {
+		return nil, err
+	}
+	if req.Msg.AfterSeq < 0 {
+		return nil, protocol.Errorf(protocol.CodeInputInvalid, "after_seq", "is %d, want 0 or more", req.Msg.AfterSeq)
+	}
+	t, err := s.find(ctx, req.Msg.Tenant, req.Msg.TaskId)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.store.ListEvents(ctx, dbsqlc.ListEventsParams{TaskID: t.ID, AfterSeq: req.Msg.AfterSeq, MaxRows: size + 1})
+	if err != nil {
+		return nil, failure(err)
+	}
+	out := &penstockv1.ListEventsResponse{}
+	if len(rows) > int(size) {
+		rows = rows[:size]
+		out.NextAfterSeq = rows[size-1].Seq
+	}
+	for _, r := range rows {
+		out.Events = append(out.Events, eventOf(listedEvent(r, t)))
+	}
+	return connect.NewResponse(out), nil
+}
+
+func listedEvent(r *dbsqlc.ListEventsRow, t *dbsqlc.Task) *dbsqlc.WatchEventsRow {
+	return &dbsqlc.WatchEventsRow{
+		TaskID: r.TaskID, Seq: r.Seq, Type: r.Type, PreviousStatus: r.PreviousStatus, Status: r.Status, Attempt: r.Attempt,
+		Delivery: r.Delivery, IdempotencyKey: r.IdempotencyKey, NextRetryAt: r.NextRetryAt, ErrorCode: r.ErrorCode,
+		Reason: r.Reason, BackoffDelayMs: r.BackoffDelayMs, Actor: r.Actor, WorkerID: r.WorkerID, MessageID: r.MessageID,
+		TraceID: r.TraceID, Data: r.Data, OccurredAt: r.OccurredAt, Tenant: t.Tenant, Name: t.Name,
+	}
+}

@@ -1,0 +1,195 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/penstock-dev/penstock/internal/rpc"
+	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
+	"github.com/penstock-dev/penstock/internal/store/pgid"
+	"github.com/penstock-dev/penstock/protocol"
+	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
+)
+
+// position is a place in the event log: after event (XID, Task, Seq). Events
+// are ordered by their transaction first, and a transaction is only read when
+// every older one has ended; so an event that commits late is never skipped.
+type position struct {
+	Deployment string `json:"d"`
+	XID        int64  `json:"x"`
+	Task       string `json:"t,omitempty"`
+	Seq        int32  `json:"s,omitempty"`
+}
+
+func (p position) encode() string {
+	b, _ := json.Marshal(p) // strings and numbers always have a JSON form
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// Watch pacing.
+const (
+	watchBatch = 500
+	watchPoll  = 100 * time.Millisecond
+	// signOfLife is how often a position is sent while nothing happens.
+	signOfLife = 10 * time.Second
+	earliest   = "earliest"
+)
+
+func (s *Service) startPosition(ctx context.Context, token string) (position, error) {
+	b, err := s.store.WatchBounds(ctx)
+	if err != nil {
+		return position{}, failure(err)
+	}
+	p := position{Deployment: s.store.Deployment().ID.String()}
+	switch token {
+	case "":
+		// The newest position below which nothing can still commit: an event
+		// of a transaction that is open now will be seen.
+		p.XID, p.Task, p.Seq = b.Safe-1, maxID, 1<<31-1
+		return p, nil
+	case earliest:
+		p.XID = b.Horizon
+		return p, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	var got position
+	if err == nil {
+		err = json.Unmarshal(raw, &got)
+	}
+	if err != nil || got.XID < 0 {
+		return position{}, protocol.Errorf(protocol.CodeInputInvalid, "position", "is not a position of an earlier response: use one, \"earliest\", or leave it empty")
+	}
+	if got.Task != "" {
+		if _, err := protocol.ParseID(got.Task); err != nil {
+			return position{}, protocol.Errorf(protocol.CodeInputInvalid, "position", "is damaged: %v", err)
+		}
+	}
+	switch {
+	case got.Deployment != p.Deployment:
+		return position{}, outOfRange("position is of another deployment: start again with \"earliest\" or without a position")
+	case got.XID < b.Horizon:
+		return position{}, outOfRange("position is too old: events after it have been removed by retention; start again with \"earliest\"")
+	case got.XID > b.Next:
+		return position{}, outOfRange("position is newer than this database, which was restored from an older copy: start again with \"earliest\"")
+	}
+	return got, nil
+}
+
+// outOfRange says that a position can't be resumed from; repeating the call
+// does not help.
+func outOfRange(text string) error {
+	return connect.NewError(connect.CodeOutOfRange, errors.New(text))
+}
+
+const maxID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+
+// WatchEvents implements the RPC.
+func (s *Service) WatchEvents(ctx context.Context, req *connect.Request[penstockv1.WatchEventsRequest], stream *connect.ServerStream[penstockv1.WatchEventsResponse]) error {
+	m := req.Msg
+	pos, err := s.startPosition(ctx, m.Position)
+	if err != nil {
+		return err
+	}
+	arg := dbsqlc.WatchEventsParams{Tenant: m.Tenant, Types: []string{}, MaxRows: watchBatch}
+	for _, t := range m.Types {
+		if !knownType(t) {
+			return protocol.Errorf(protocol.CodeInputInvalid, "types", "has %q, want any of %v", t, protocol.EventTypes())
+		}
+		arg.Types = append(arg.Types, t)
+	}
+	if m.TaskId != "" {
+		t, err := s.find(ctx, m.Tenant, m.TaskId)
+		if err != nil {
+			return err
+		}
+		arg.TaskID, arg.Tenant = t.ID, ""
+	}
+	// Headers and the starting position go out at once.
+	if err := stream.Send(&penstockv1.WatchEventsResponse{Position: pos.encode()}); err != nil {
+		return err
+	}
+	return s.follow(ctx, pos, arg, stream)
+}
+
+func (s *Service) follow(ctx context.Context, pos position, arg dbsqlc.WatchEventsParams, stream *connect.ServerStream[penstockv1.WatchEventsResponse]) error {
+	quiet := time.Now()
+	for {
+		next, rows, err := s.after(ctx, pos, arg)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			return failure(err)
+		}
+		pos = next
+		if len(rows) > 0 || time.Since(quiet) > signOfLife {
+			quiet = time.Now()
+			out := &penstockv1.WatchEventsResponse{Position: pos.encode()}
+			for _, r := range rows {
+				out.Events = append(out.Events, eventOf(r))
+			}
+			if err := stream.Send(out); err != nil {
+				return err
+			}
+		}
+		if len(rows) == watchBatch {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.stop.Done():
+			return rpc.Unavailable(errors.New("this orchestrator is stopping: resume on another one from the last position"))
+		case <-time.After(watchPoll):
+		}
+	}
+}
+
+// after reads the next events and the position behind them. Events that the
+// filter leaves out are passed over too, so that the position keeps up.
+func (s *Service) after(ctx context.Context, pos position, arg dbsqlc.WatchEventsParams) (position, []*dbsqlc.WatchEventsRow, error) {
+	arg.AfterXid, arg.AfterSeq = strconv.FormatInt(pos.XID, 10), pos.Seq
+	arg.AfterTask = pgid.ID{}
+	if pos.Task != "" {
+		id, err := protocol.ParseID(pos.Task)
+		if err != nil {
+			return pos, nil, err
+		}
+		arg.AfterTask = pgid.ID(id)
+	}
+	// The bound is read before the rows: everything below it had ended by
+	// then, so if fewer rows come than were asked for, nothing below it is
+	// left unread.
+	b, err := s.store.WatchBounds(ctx)
+	if err != nil {
+		return pos, nil, err
+	}
+	rows, err := s.store.WatchEvents(ctx, arg)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return pos, nil, err
+	}
+	if n := len(rows); n > 0 {
+		last := rows[n-1]
+		pos.XID, pos.Task, pos.Seq = last.XidNumber, protocol.ID(last.TaskID).String(), last.Seq
+	}
+	if len(rows) < watchBatch && b.Safe-1 > pos.XID {
+		pos.XID, pos.Task, pos.Seq = b.Safe-1, maxID, 1<<31-1
+	}
+	return pos, rows, nil
+}
+
+func knownType(s string) bool {
+	for _, t := range protocol.EventTypes() {
+		if string(t) == s {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,86 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/penstock-dev/penstock/internal/config"
+	"github.com/penstock-dev/penstock/internal/handlers"
+	"github.com/penstock-dev/penstock/worker"
+)
+
+// RunWorker runs a worker with the handlers that its configuration declares,
+// until ctx ends or the process is signalled, and drains. The error names the
+// setting that is wrong, or the store that could not be reached.
+func RunWorker(ctx context.Context, cfg config.Worker, log *slog.Logger) error {
+	w, err := NewWorker(cfg, log)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var g errgroup.Group
+	if cfg.HealthListen != "" {
+		l, err := net.Listen("tcp", cfg.HealthListen)
+		if err != nil {
+			return fmt.Errorf("health_listen: %w", err)
+		}
+		server := &http.Server{Handler: healthOf(w), ReadHeaderTimeout: 5 * time.Second}
+		g.Go(func() error { <-ctx.Done(); return server.Close() })
+		g.Go(func() error {
+			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve %s: %w", cfg.HealthListen, err)
+			}
+			return nil
+		})
+	}
+	runErr := w.Run(ctx)
+	stop()
+	return errors.Join(runErr, g.Wait())
+}
+
+// NewWorker makes a worker with the handlers that its configuration declares.
+func NewWorker(cfg config.Worker, log *slog.Logger) (*worker.Worker, error) {
+	if err := cfg.RequireRedis(); err != nil {
+		return nil, err
+	}
+	hs, err := handlers.All(cfg.Handlers, cfg.HTTP, log)
+	if err != nil {
+		return nil, err
+	}
+	if len(hs) == 0 {
+		return nil, errors.New("handlers: the configuration declares none, so this worker could run nothing; see docs/configuration.md")
+	}
+	w, err := worker.New(worker.Options{
+		RedisURL: cfg.Redis.URL, Queues: cfg.Queues, Concurrency: cfg.Concurrency, VisibilityTimeout: cfg.VisibilityTimeout,
+		ShutdownGrace: cfg.ShutdownGrace, StartDeadline: cfg.StartDeadline, Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	for typ, h := range hs {
+		w.HandleRaw(typ, h)
+	}
+	return w, nil
+}
+
+func healthOf(w *worker.Worker) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(rw http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(rw, `{"status":"alive"}`) })
+	mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, _ *http.Request) {
+		if !w.Ready() {
+			rw.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = fmt.Fprintln(rw, `{"status":"not ready","reasons":["not fetching from Redis"]}`)
+			return
+		}
+		_, _ = fmt.Fprintln(rw, `{"status":"ready"}`)
+	})
+	return mux
+}

@@ -1,0 +1,161 @@
+// Package cli holds the command trees of the three programs.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"github.com/penstock-dev/penstock/client"
+	"github.com/penstock-dev/penstock/internal/config"
+	"github.com/penstock-dev/penstock/internal/devstack"
+	"github.com/penstock-dev/penstock/internal/rpc"
+	"github.com/penstock-dev/penstock/protocol"
+)
+
+// Exit codes of all programs.
+const (
+	ExitOK          = 0
+	ExitFailed      = 1   // the operation failed
+	ExitUsage       = 2   // wrong arguments, flags or configuration
+	ExitNotFound    = 3   // the thing asked for does not exist
+	ExitConflict    = 4   // it exists with other fields, or its state forbids it
+	ExitNotFinished = 7   // a wait ended before the task did
+	ExitInterrupted = 130 // stopped by a signal
+)
+
+const exitHelp = `Exit codes: 0 success, 1 failed, 2 wrong usage or configuration, 3 not found,
+4 conflict, 7 not finished in time, 130 interrupted.`
+
+// exitError gives an error its exit code.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+func usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &exitError{ExitUsage, err}
+}
+
+// Main runs a command tree with the process' arguments and signals, and
+// returns the exit code. Errors go to standard error.
+func Main(root *cobra.Command) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	// A second signal ends the process at once.
+	context.AfterFunc(ctx, stop)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return ExitOK
+	}
+	_, _ = fmt.Fprintf(os.Stderr, "%s: %s\n", root.Name(), describe(err))
+	return exitCode(ctx, err)
+}
+
+// describe adds what the server said in detail.
+func describe(err error) string {
+	if info := rpc.InfoOf(err); info != nil && info.Code != "" {
+		return (&protocol.Error{Code: protocol.Code(info.Code), Field: info.Field, Message: info.Message}).Error()
+	}
+	return config.RedactText(err.Error())
+}
+
+func exitCode(ctx context.Context, err error) int {
+	if e, ok := errors.AsType[*exitError](err); ok {
+		return e.code
+	}
+	if _, ok := errors.AsType[*devstack.MissingError](err); ok {
+		return ExitUsage
+	}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return ExitInterrupted
+	}
+	code := protocol.CodeOf(err)
+	if info := rpc.InfoOf(err); info != nil {
+		code = protocol.Code(info.Code)
+	}
+	switch code {
+	case protocol.CodeNotFound:
+		return ExitNotFound
+	case protocol.CodeDuplicate, protocol.CodeInvalidTransition:
+		return ExitConflict
+	case protocol.CodeInputInvalid:
+		return ExitUsage
+	}
+	if connect.CodeOf(err) == connect.CodeInvalidArgument {
+		return ExitUsage
+	}
+	return ExitFailed
+}
+
+// root makes a program's root command.
+func root(name, short, long string) *cobra.Command {
+	c := &cobra.Command{
+		Use: name, Short: short, Long: strings.TrimSpace(long) + "\n\n" + exitHelp,
+		SilenceUsage: true, SilenceErrors: true, Version: version(),
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+	}
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
+	c.PersistentFlags().String("config", os.Getenv(config.FileEnv), "configuration file (YAML, TOML or JSON); also "+config.FileEnv)
+	return c
+}
+
+// args makes an argument check whose error is a usage error.
+func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, a []string) error {
+		if err := check(cmd, a); err != nil {
+			return usage(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
+		}
+		return nil
+	}
+}
+
+func configFile(cmd *cobra.Command) string {
+	f, _ := cmd.Flags().GetString("config")
+	return f
+}
+
+// clientFlags adds what commands that talk to an orchestrator share.
+func clientFlags(c *cobra.Command) {
+	config.AddFlags(c.PersistentFlags(), config.DefaultClient())
+	c.PersistentFlags().StringP("output", "o", "table", "output format: table or json")
+	c.PersistentFlags().String("tenant", "", "tenant of the task (default \"default\")")
+}
+
+// dial makes the client of a command. A configuration file that --config or
+// PENSTOCK_CONFIG names is the orchestrator's, not the client's.
+func dial(cmd *cobra.Command) (*client.Client, error) {
+	cfg, _, err := config.LoadClient("", cmd.Flags())
+	if err != nil {
+		return nil, usage(err)
+	}
+	c, err := client.NewWith(cfg.Server, client.Options{RetryFor: -1})
+	if err != nil {
+		return nil, usage(err)
+	}
+	return c, nil
+}
+
+// output returns the writer of a command's results and whether they are JSON.
+func output(cmd *cobra.Command) (w io.Writer, asJSON bool, err error) {
+	f, _ := cmd.Flags().GetString("output")
+	switch f {
+	case "table", "json":
+		return cmd.OutOrStdout(), f == "json", nil
+	}
+	return nil, false, usage(fmt.Errorf("--output is %q, want table or json", f))
+}

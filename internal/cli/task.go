@@ -1,0 +1,289 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"github.com/penstock-dev/penstock/protocol"
+	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
+)
+
+func taskCmd() *cobra.Command {
+	c := &cobra.Command{Use: "task", Short: "Look at tasks and their events"}
+	clientFlags(c)
+	c.AddCommand(taskGetCmd(), taskListCmd(), taskCountCmd(), taskWaitCmd(), taskEventsCmd(), taskWatchCmd())
+	return c
+}
+
+func tenantOf(cmd *cobra.Command) string {
+	t, _ := cmd.Flags().GetString("tenant")
+	return t
+}
+
+func taskGetCmd() *cobra.Command {
+	return &cobra.Command{
+		Use: "get TASK_ID", Short: "Show one task", Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			w, asJSON, err := output(cmd)
+			if err != nil {
+				return err
+			}
+			cl, err := dial(cmd)
+			if err != nil {
+				return err
+			}
+			res, err := cl.RPC().GetTask(cmd.Context(), connect.NewRequest(&penstockv1.GetTaskRequest{TaskId: a[0], Tenant: tenantOf(cmd)}))
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeMessage(w, res.Msg.Task)
+			}
+			return taskDetail(w, res.Msg.Task)
+		},
+	}
+}
+
+func taskListCmd() *cobra.Command {
+	req := &penstockv1.ListTasksRequest{}
+	var limit int
+	c := &cobra.Command{
+		Use: "list", Short: "List tasks, newest first", Args: args(cobra.NoArgs),
+		Example: "  orchestrator task list --state retrying --state running --type email.send",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			w, asJSON, err := output(cmd)
+			if err != nil {
+				return err
+			}
+			if limit < 1 {
+				return usage(fmt.Errorf("--limit is %d, want at least 1", limit))
+			}
+			cl, err := dial(cmd)
+			if err != nil {
+				return err
+			}
+			req.Tenant = tenantOf(cmd)
+			out := &penstockv1.ListTasksResponse{}
+			for left := limit; left > 0; {
+				req.PageSize = int32(min(left, 1000))
+				res, err := cl.RPC().ListTasks(cmd.Context(), connect.NewRequest(req))
+				if err != nil {
+					return err
+				}
+				out.Tasks = append(out.Tasks, res.Msg.Tasks...)
+				left -= len(res.Msg.Tasks)
+				out.NextPageToken, req.PageToken = res.Msg.NextPageToken, res.Msg.NextPageToken
+				if req.PageToken == "" {
+					break
+				}
+			}
+			if asJSON {
+				return writeMessage(w, out)
+			}
+			if err := taskTable(w, out.Tasks); err != nil {
+				return err
+			}
+			if out.NextPageToken != "" {
+				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "there are more: --page-token %s\n", out.NextPageToken)
+			}
+			return nil
+		},
+	}
+	c.Flags().StringVar(&req.Queue, "queue", "", "only this queue")
+	c.Flags().StringVar(&req.Type, "type", "", "only this type")
+	c.Flags().StringSliceVar(&req.States, "state", nil, "only these states")
+	c.Flags().StringVar(&req.PageToken, "page-token", "", "go on after an earlier list")
+	c.Flags().IntVar(&limit, "limit", 100, "at most this many")
+	return c
+}
+
+func taskCountCmd() *cobra.Command {
+	req := &penstockv1.CountTasksRequest{}
+	c := &cobra.Command{
+		Use: "count", Short: "Count tasks by state", Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			w, asJSON, err := output(cmd)
+			if err != nil {
+				return err
+			}
+			cl, err := dial(cmd)
+			if err != nil {
+				return err
+			}
+			req.Tenant = tenantOf(cmd)
+			res, err := cl.RPC().CountTasks(cmd.Context(), connect.NewRequest(req))
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeMessage(w, res.Msg)
+			}
+			tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+			_, _ = fmt.Fprintln(tw, "STATE\tTASKS")
+			for _, n := range res.Msg.Counts {
+				_, _ = fmt.Fprintf(tw, "%s\t%d\n", n.State, n.Count)
+			}
+			return tw.Flush()
+		},
+	}
+	c.Flags().StringVar(&req.Queue, "queue", "", "only this queue")
+	c.Flags().StringVar(&req.Type, "type", "", "only this type")
+	return c
+}
+
+func taskWaitCmd() *cobra.Command {
+	var limit time.Duration
+	c := &cobra.Command{
+		Use: "wait TASK_ID", Short: "Wait until a task is terminal and show it", Args: args(cobra.ExactArgs(1)),
+		Long: "Wait until a task is terminal and show it. Exit code 0 if it succeeded, 1 if it failed or was\ncancelled, 7 if it was not terminal within --timeout.",
+		RunE: func(cmd *cobra.Command, a []string) error {
+			w, asJSON, err := output(cmd)
+			if err != nil {
+				return err
+			}
+			cl, err := dial(cmd)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
+			defer cancel()
+			t, err := cl.Wait(ctx, tenantOf(cmd), a[0])
+			if errors.Is(err, context.DeadlineExceeded) && cmd.Context().Err() == nil {
+				return &exitError{ExitNotFinished, fmt.Errorf("task %s is not finished after %s", a[0], limit)}
+			}
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				err = writeMessage(w, t)
+			} else {
+				err = taskDetail(w, t)
+			}
+			if err == nil && t.State != string(protocol.StateSucceeded) {
+				return &exitError{ExitFailed, fmt.Errorf("task %s is %s", a[0], t.State)}
+			}
+			return err
+		},
+	}
+	c.Flags().DurationVar(&limit, "timeout", 5*time.Minute, "wait at most this long")
+	return c
+}
+
+func taskEventsCmd() *cobra.Command {
+	return &cobra.Command{
+		Use: "events TASK_ID", Short: "Show a task's event log", Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			w, asJSON, err := output(cmd)
+			if err != nil {
+				return err
+			}
+			cl, err := dial(cmd)
+			if err != nil {
+				return err
+			}
+			out := &penstockv1.ListEventsResponse{}
+			for after := int32(0); ; {
+				res, err := cl.RPC().ListEvents(cmd.Context(), connect.NewRequest(&penstockv1.ListEventsRequest{
+					TaskId: a[0], Tenant: tenantOf(cmd), AfterSeq: after, PageSize: 1000,
+				}))
+				if err != nil {
+					return err
+				}
+				out.Events = append(out.Events, res.Msg.Events...)
+				if after = res.Msg.NextAfterSeq; after == 0 {
+					break
+				}
+			}
+			if asJSON {
+				return writeMessage(w, out)
+			}
+			return eventTable(w, out.Events, false)
+		},
+	}
+}
+
+func taskWatchCmd() *cobra.Command {
+	req := &penstockv1.WatchEventsRequest{}
+	c := &cobra.Command{
+		Use: "watch [TASK_ID]", Short: "Follow events as they are committed", Args: args(cobra.MaximumNArgs(1)),
+		Long: "Follow events as they are committed, of one task or of all, until interrupted. With -o json each\nline is one response with its position; --position resumes after it without missing an event.",
+		RunE: func(cmd *cobra.Command, a []string) error {
+			w, asJSON, err := output(cmd)
+			if err != nil {
+				return err
+			}
+			cl, err := dial(cmd)
+			if err != nil {
+				return err
+			}
+			req.Tenant = tenantOf(cmd)
+			if len(a) == 1 {
+				req.TaskId = a[0]
+			}
+			stream, err := cl.RPC().WatchEvents(cmd.Context(), connect.NewRequest(req))
+			if err != nil {
+				return err
+			}
+			defer func() { _ = stream.Close() }()
+			for stream.Receive() {
+				m := stream.Msg()
+				if asJSON {
+					if err := writeMessage(w, m); err != nil {
+						return err
+					}
+					continue
+				}
+				for _, e := range m.Events {
+					eventRow(w, e, true)
+				}
+			}
+			if cmd.Context().Err() != nil {
+				return &exitError{ExitInterrupted, errors.New("interrupted")}
+			}
+			return stream.Err()
+		},
+	}
+	c.Flags().StringVar(&req.Position, "position", "", "resume after this position, or \"earliest\"")
+	c.Flags().StringSliceVar(&req.Types, "type", nil, "only these event types")
+	return c
+}
+
+func queueCmd() *cobra.Command {
+	c := &cobra.Command{
+		Use: "queue [QUEUE]", Short: "Show how much work a queue holds", Args: args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			w, asJSON, err := output(cmd)
+			if err != nil {
+				return err
+			}
+			cl, err := dial(cmd)
+			if err != nil {
+				return err
+			}
+			req := &penstockv1.GetQueueRequest{Queue: protocol.DefaultQueue}
+			if len(a) == 1 {
+				req.Queue = a[0]
+			}
+			res, err := cl.RPC().GetQueue(cmd.Context(), connect.NewRequest(req))
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeMessage(w, res.Msg)
+			}
+			q := res.Msg
+			tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+			_, _ = fmt.Fprintln(tw, "QUEUE\tSTREAM\tUNDELIVERED\tPENDING\tLENGTH\tBACKLOG\tSCHEDULED")
+			_, _ = fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%d\t%d\t%d\n", q.Queue, q.Stream, q.Undelivered, q.Pending, q.Length, q.Backlog, q.Scheduled)
+			return tw.Flush()
+		},
+	}
+	clientFlags(c)
+	return c
+}

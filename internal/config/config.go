@@ -1,0 +1,156 @@
+// Package config is the one place where settings come from: defaults, file,
+// PENSTOCK_* environment variables and flags, in rising order of precedence.
+// Viper never leaves it.
+//
+// A program calls LoadOrchestrator, LoadWorker or LoadClient. Each returns the
+// configuration, where every value came from, and one error that joins all
+// faults: unknown keys, values of the wrong type, values out of bounds.
+//
+// The structs below are the only description of the settings. Their tags are
+// read by everything else in the package and by the generator of
+// docs/configuration.md:
+//
+//   - mapstructure: the key, below that of the enclosing struct;
+//   - doc: what it means, one or more sentences;
+//   - min, max: inclusive bounds of a number or duration;
+//   - zero: "true" if 0 is allowed although it is below min;
+//   - oneof: the allowed strings, separated by commas;
+//   - secret: "true" if the value must not be shown.
+package config
+
+//go:generate go run ./gendoc -o ../../docs/configuration.md
+
+import "time"
+
+// Orchestrator is everything that `orchestrator` reads. DefaultOrchestrator
+// has the defaults; the zero value is not valid.
+type Orchestrator struct {
+	Server    Server    `mapstructure:"server"`
+	Postgres  Postgres  `mapstructure:"postgres"`
+	Redis     Redis     `mapstructure:"redis"`
+	Enqueue   Enqueue   `mapstructure:"enqueue"`
+	Dispatch  Dispatch  `mapstructure:"dispatch"`
+	Result    Result    `mapstructure:"result"`
+	Recovery  Recovery  `mapstructure:"recovery"`
+	Retry     Retry     `mapstructure:"retry"`
+	Log       Log       `mapstructure:"log"`
+	Retention Retention `mapstructure:"retention"`
+}
+
+// Server is the RPC listener.
+type Server struct {
+	Listen        string        `mapstructure:"listen" doc:"Address (host:port) of the RPC port: gRPC, gRPC-Web, Connect, REST, health, metrics. An empty host listens on every address."`
+	ShutdownGrace time.Duration `mapstructure:"shutdown_grace" doc:"How long a stopping orchestrator finishes open calls and outcomes before it cuts them off." min:"0s" max:"1h"`
+	StartDeadline time.Duration `mapstructure:"start_deadline" doc:"How long to keep trying to reach Postgres and Redis at start before giving up." min:"0s" max:"24h"`
+}
+
+// Postgres is the record.
+type Postgres struct {
+	URL         string `mapstructure:"url" doc:"Postgres URL (postgres://…). Required for serve and migrate." secret:"true"`
+	URLFile     string `mapstructure:"url_file" doc:"File that holds the URL instead, e.g. a mounted secret. Space around it is ignored. Not together with url."`
+	Role        string `mapstructure:"role" doc:"Role that the application switches to after connecting (SET ROLE); it can neither UPDATE nor DELETE event_log. Empty: stay the login role."`
+	MaxConns    int    `mapstructure:"max_conns" doc:"Most Postgres connections of this process." min:"6" max:"1000"`
+	AutoMigrate bool   `mapstructure:"auto_migrate" doc:"Apply pending migrations at start. Off: refuse to start until migrate up has run."`
+}
+
+// Redis carries the streams.
+type Redis struct {
+	URL     string `mapstructure:"url" doc:"Redis URL (redis://, rediss:// or unix://). Required for serve and for workers." secret:"true"`
+	URLFile string `mapstructure:"url_file" doc:"File that holds the URL instead, e.g. a mounted secret. Space around it is ignored. Not together with url."`
+}
+
+// Enqueue bounds what the RPC accepts and how calls are batched.
+type Enqueue struct {
+	MaxPayloadBytes  int           `mapstructure:"max_payload_bytes" doc:"Largest payload of a task in bytes." min:"1" max:"16777216"`
+	MaxPayloadDepth  int           `mapstructure:"max_payload_depth" doc:"Deepest nesting of arrays and objects in a payload." min:"1" max:"1000"`
+	MaxScheduleAhead time.Duration `mapstructure:"max_schedule_ahead" doc:"How far in the future a task may be scheduled." min:"1s" max:"876000h"`
+	DefaultTimeout   time.Duration `mapstructure:"default_timeout" doc:"Start-to-close timeout of a task that names none. Whole milliseconds." min:"1ms" max:"596h31m23.647s"`
+	MaxBatch         int           `mapstructure:"max_batch" doc:"Most tasks in one Postgres transaction." min:"1" max:"10000"`
+	Flushes          int           `mapstructure:"flushes" doc:"How many enqueue transactions may run at once in this process." min:"1" max:"64"`
+	MaxWaiting       int           `mapstructure:"max_waiting" doc:"Most tasks waiting for a transaction in this process; beyond it calls get RESOURCE_EXHAUSTED." min:"1" max:"10000000"`
+}
+
+// Dispatch moves due tasks from Postgres into the streams.
+type Dispatch struct {
+	Window       int           `mapstructure:"window" doc:"Most entries of one task stream that are not acknowledged; beyond it tasks wait in Postgres." min:"1" max:"1000000"`
+	MaxBatch     int           `mapstructure:"max_batch" doc:"Most tasks dispatched in one transaction." min:"1" max:"10000"`
+	PollInterval time.Duration `mapstructure:"poll_interval" doc:"How often to look for due tasks that other replicas left, besides the timer that fires at the next due time." min:"1ms" max:"1h"`
+}
+
+// Result applies outcomes.
+type Result struct {
+	MaxBatch  int           `mapstructure:"max_batch" doc:"Most outcomes applied in one transaction." min:"1" max:"10000"`
+	Consumers int           `mapstructure:"consumers" doc:"How many result transactions may run at once in this process." min:"1" max:"64"`
+	TakeOver  time.Duration `mapstructure:"take_over" doc:"Outcomes that another orchestrator fetched and has not applied for this long are taken over." min:"10ms" max:"1h"`
+}
+
+// Recovery holds the times after which others are taken for dead.
+type Recovery struct {
+	VisibilityTimeout time.Duration `mapstructure:"visibility_timeout" doc:"A task entry that its worker has not renewed for this long is taken from it. Workers must use the same value." min:"300ms" max:"24h"`
+	ReclaimInterval   time.Duration `mapstructure:"reclaim_interval" doc:"How often to look for entries of lost workers. 0: a quarter of the visibility timeout, between 100ms and 30s." min:"1ms" max:"24h" zero:"true"`
+	ReconcileInterval time.Duration `mapstructure:"reconcile_interval" doc:"How often to compare live tasks with what Redis holds." min:"10ms" max:"24h"`
+	InstanceTTL       time.Duration `mapstructure:"instance_ttl" doc:"An orchestrator that has shown no sign of life for this long is taken for dead and its open dispatches are taken over." min:"100ms" max:"1h"`
+	MaxInterruptions  int           `mapstructure:"max_interruptions" doc:"A task interrupted by a lost worker more often than this becomes a dead letter (TASK_WORKER_LOST)." min:"0" max:"1000"`
+}
+
+// Retry is the policy of tasks that bring none.
+type Retry struct {
+	MaxRetries int           `mapstructure:"max_retries" doc:"Additional attempts after the first." min:"0" max:"1000"`
+	Strategy   string        `mapstructure:"strategy" doc:"How the delay grows with each retry: exponential (base × 2ⁿ⁻¹), linear (base × n) or fixed (base)." oneof:"exponential,linear,fixed"`
+	Base       time.Duration `mapstructure:"base" doc:"Delay before the first retry, without jitter. Whole milliseconds." min:"1ms" max:"8760h"`
+	MaxBackoff time.Duration `mapstructure:"max_backoff" doc:"Upper bound of a delay before jitter, at least retry.base. Whole milliseconds." min:"1ms" max:"8760h"`
+	JitterMax  time.Duration `mapstructure:"jitter_max" doc:"Largest random addition to a delay, inclusive. Whole milliseconds." min:"0s" max:"8760h"`
+}
+
+// Retention bounds what is kept.
+type Retention struct {
+	TrimInterval time.Duration `mapstructure:"trim_interval" doc:"How often acknowledged stream entries are trimmed." min:"10ms" max:"24h"`
+	TrimGrace    time.Duration `mapstructure:"trim_grace" doc:"Acknowledged task entries younger than this are kept in their stream." min:"0s" max:"720h"`
+}
+
+// Log is the process log on standard error.
+type Log struct {
+	Level  string `mapstructure:"level" doc:"Least severe records that are logged." oneof:"debug,info,warn,error"`
+	Format string `mapstructure:"format" doc:"text for people, json for machines, auto: text on a terminal and json otherwise. NO_COLOR turns colours off." oneof:"auto,text,json"`
+}
+
+// Worker is everything that `worker` reads. DefaultWorker has the defaults; the
+// zero value is not valid.
+type Worker struct {
+	Redis             Redis              `mapstructure:"redis"`
+	Queues            []string           `mapstructure:"queues" doc:"Queues to work on, each 1 to 64 of A-Z a-z 0-9 . _ - and no two the same; at most concurrency many."`
+	Concurrency       int                `mapstructure:"concurrency" doc:"Most tasks that run at once in this process." min:"1" max:"10000"`
+	VisibilityTimeout time.Duration      `mapstructure:"visibility_timeout" doc:"Must equal the orchestrators' recovery.visibility_timeout; leases are renewed every third of it." min:"300ms" max:"24h"`
+	ShutdownGrace     time.Duration      `mapstructure:"shutdown_grace" doc:"How long a stopping worker lets running tasks finish before it hands them back." min:"0s" max:"1h"`
+	StartDeadline     time.Duration      `mapstructure:"start_deadline" doc:"How long to keep trying to reach Redis at start before giving up." min:"0s" max:"24h"`
+	HealthListen      string             `mapstructure:"health_listen" doc:"Address (host:port) of /livez and /readyz. Empty: none."`
+	Log               Log                `mapstructure:"log"`
+	Handlers          map[string]Handler `mapstructure:"handlers" doc:"Handlers by task type (file only)."`
+	HTTP              HTTPClient         `mapstructure:"http"`
+}
+
+// Handler declares what runs tasks of one type, without writing Go. Kind
+// decides which of the other keys apply.
+type Handler struct {
+	Kind string `mapstructure:"kind" doc:"What runs the task: http POSTs the payload, exec starts a program, echo returns the payload, sleep waits for the time that the payload names." oneof:"http,exec,echo,sleep"`
+	// http
+	URL     string            `mapstructure:"url" doc:"http: where the payload is POSTed. Its host must be allowed by http.allow." secret:"true"`
+	Headers map[string]string `mapstructure:"headers" doc:"http: additional request headers." secret:"true"`
+	// exec
+	Command []string          `mapstructure:"command" doc:"exec: the program and its arguments, no shell. Arguments may contain {{task_id}}, {{attempt}} and {{type}}. The payload is on standard input, standard output becomes the result."`
+	Env     map[string]string `mapstructure:"env" doc:"exec: the program's whole environment besides PATH and the PENSTOCK_TASK_* variables." secret:"true"`
+	Dir     string            `mapstructure:"dir" doc:"exec: working directory. Empty: a fresh temporary directory for each run."`
+	// all
+	MaxOutputBytes int `mapstructure:"max_output_bytes" doc:"http, exec: largest response body or standard output kept as the result. 0: 262144." min:"0" max:"67108864"`
+}
+
+// HTTPClient limits what http handlers may reach.
+type HTTPClient struct {
+	Allow        []string `mapstructure:"allow" doc:"Hosts that http handlers may call: a host, *.domain for every host below it, either with :port for that port only, or a CIDR of addresses. Empty: none."`
+	AllowPrivate bool     `mapstructure:"allow_private" doc:"Whether an allowed host name may resolve to a loopback, private or link-local address."`
+}
+
+// Client is what the command-line clients read. DefaultClient has the defaults.
+type Client struct {
+	Server string `mapstructure:"server" doc:"Base URL (http:// or https://) of the orchestrator for client commands." secret:"true"`
+}

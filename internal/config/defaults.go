@@ -1,0 +1,63 @@
+package config
+
+import "time"
+
+// defaultVisibilityTimeout is shared: orchestrators and workers must agree.
+const defaultVisibilityTimeout = 300 * time.Second
+
+// DefaultOrchestrator returns the orchestrator's defaults. They are valid but
+// name neither Postgres nor Redis; see RequirePostgres and RequireRedis.
+func DefaultOrchestrator() Orchestrator {
+	return Orchestrator{
+		Server: Server{
+			Listen:        "127.0.0.1:8080",
+			ShutdownGrace: 20 * time.Second,
+			StartDeadline: time.Minute,
+		},
+		Postgres: Postgres{Role: "penstock_app", MaxConns: 16, AutoMigrate: true},
+		Enqueue: Enqueue{
+			MaxPayloadBytes:  256 * 1024,
+			MaxPayloadDepth:  64,
+			MaxScheduleAhead: 5 * 365 * 24 * time.Hour,
+			DefaultTimeout:   5 * time.Minute,
+			MaxBatch:         1000,
+			Flushes:          2,
+			MaxWaiting:       20_000,
+		},
+		Dispatch: Dispatch{Window: 10_000, MaxBatch: 1000, PollInterval: time.Second},
+		Result:   Result{MaxBatch: 512, Consumers: 2, TakeOver: 5 * time.Second},
+		Recovery: Recovery{
+			VisibilityTimeout: defaultVisibilityTimeout,
+			ReconcileInterval: time.Minute,
+			InstanceTTL:       5 * time.Second,
+			MaxInterruptions:  3,
+		},
+		Retry: Retry{
+			MaxRetries: 3,
+			Strategy:   "exponential",
+			Base:       time.Second,
+			MaxBackoff: 30 * time.Second,
+			JitterMax:  300 * time.Millisecond,
+		},
+		Log:       defaultLog(),
+		Retention: Retention{TrimInterval: time.Second, TrimGrace: time.Minute},
+	}
+}
+
+// DefaultWorker returns the worker's defaults. They are valid but name no
+// Redis; see RequireRedis.
+func DefaultWorker() Worker {
+	return Worker{
+		Queues:            []string{"default"},
+		Concurrency:       10,
+		VisibilityTimeout: defaultVisibilityTimeout,
+		ShutdownGrace:     25 * time.Second,
+		StartDeadline:     time.Minute,
+		Log:               defaultLog(),
+	}
+}
+
+// DefaultClient returns the defaults of the command-line clients.
+func DefaultClient() Client { return Client{Server: "http://127.0.0.1:8080"} }
+
+func defaultLog() Log { return Log{Level: "info", Format: "auto"} }

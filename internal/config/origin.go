@@ -1,0 +1,54 @@
+package config
+
+// Source is where a value came from. A higher one overrides a lower one.
+type Source uint8
+
+// The sources, in rising order of precedence. SourceURLFile is the file that a
+// url_file setting names; it stands in for a URL that no other source has.
+const (
+	SourceDefault Source = iota
+	SourceFile
+	SourceEnv
+	SourceFlag
+	SourceURLFile
+)
+
+// Origin is where one value came from.
+type Origin struct {
+	Source Source
+	// Name is the file, the environment variable or the flag (with its
+	// dashes); empty for a default.
+	Name string
+}
+
+// String returns e.g. "default", "file penstock.yaml", "env PENSTOCK_LOG_LEVEL",
+// "flag --log-level" or "url_file /run/secrets/postgres".
+func (o Origin) String() string {
+	switch o.Source {
+	case SourceFile:
+		return "file " + o.Name
+	case SourceEnv:
+		return "env " + o.Name
+	case SourceFlag:
+		return "flag " + o.Name
+	case SourceURLFile:
+		return "url_file " + o.Name
+	default:
+		return "default"
+	}
+}
+
+// Origins tells where the values of a loaded configuration came from. A nil
+// *Origins says default for every key.
+type Origins struct{ byKey map[string]Origin }
+
+// Of returns the origin of a key such as "server.listen". All handlers of a
+// worker share the origin of "handlers". An unknown key is a default.
+func (o *Origins) Of(key string) Origin {
+	if o == nil {
+		return Origin{}
+	}
+	return o.byKey[key]
+}
+
+func (o *Origins) set(key string, from Origin) { o.byKey[key] = from }

@@ -1,0 +1,265 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/penstock-dev/penstock/internal/store"
+	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
+	"github.com/penstock-dev/penstock/internal/store/pgid"
+	"github.com/penstock-dev/penstock/internal/streams"
+	"github.com/penstock-dev/penstock/protocol"
+)
+
+// Reconciler decides what becomes of tasks whose entry is absent.
+type Reconciler interface {
+	Pass(ctx context.Context, ids []protocol.ID) error
+}
+
+// Options are the settings of a Dispatcher.
+type Options struct {
+	Store      *store.Store
+	Redis      *streams.Client
+	Reconciler Reconciler
+	// Instance identifies this process; InstanceTTL is how long another one
+	// may be silent before its outbox rows are taken over.
+	Instance    protocol.ID
+	InstanceTTL time.Duration
+	// Window is the most unacknowledged entries of one stream, MaxBatch the
+	// most tasks of one transaction, Poll how often to look for tasks that
+	// other replicas left.
+	Window, MaxBatch int
+	Poll             time.Duration
+	// Lost is told the queue whose stream had to be made anew.
+	Lost    func(queue string)
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+}
+
+// Dispatcher moves due tasks into their streams. It is safe for concurrent use.
+type Dispatcher struct {
+	store      *store.Store
+	redis      *streams.Client
+	reconciler Reconciler
+	window     *window
+	instance   pgid.ID
+	ttl        time.Duration
+	maxBatch   int
+	poll       time.Duration
+	log        *slog.Logger
+	metrics    metrics
+
+	wake    chan struct{}
+	resolve chan struct{}
+
+	inflight   sync.Map // outbox ids whose XADD is under way
+	mu         sync.Mutex
+	nextWake   time.Time
+	done       []int64
+	unresolved map[int64]bool
+	suspects   []protocol.ID
+}
+
+type metrics struct {
+	dispatched *prometheus.CounterVec
+	lateness   prometheus.Histogram
+	takenOver  prometheus.Counter
+}
+
+// New makes a Dispatcher; Run works until its context ends.
+func New(o Options) *Dispatcher {
+	d := &Dispatcher{
+		store: o.Store, redis: o.Redis, reconciler: o.Reconciler, window: newWindow(o.Redis, o.Window, o.Lost),
+		instance: pgid.ID(o.Instance), ttl: o.InstanceTTL, maxBatch: o.MaxBatch, poll: o.Poll, log: o.Log,
+		wake: make(chan struct{}, 1), resolve: make(chan struct{}, 1), unresolved: map[int64]bool{},
+		metrics: metrics{
+			dispatched: prometheus.NewCounterVec(prometheus.CounterOpts{
+				Name: "penstock_entries_dispatched_total", Help: "Entries added to task streams.",
+			}, []string{"queue"}),
+			lateness: prometheus.NewHistogram(prometheus.HistogramOpts{
+				Name: "penstock_dispatch_lateness_seconds", Help: "Time from a task's due time to its dispatch.",
+				Buckets: []float64{.001, .002, .005, .01, .02, .05, .1, .5, 1, 5, 30, 300},
+			}),
+			takenOver: prometheus.NewCounter(prometheus.CounterOpts{
+				Name: "penstock_dispatches_taken_over_total", Help: "Open dispatches taken over from dead orchestrators.",
+			}),
+		},
+	}
+	if o.Metrics != nil {
+		o.Metrics.MustRegister(d.metrics.dispatched, d.metrics.lateness, d.metrics.takenOver)
+	}
+	return d
+}
+
+// Run dispatches due tasks, finishes open dispatches and takes over those of
+// dead replicas until ctx ends.
+func (d *Dispatcher) Run(ctx context.Context) error {
+	host, _ := os.Hostname()
+	if err := d.touch(ctx, host); err != nil {
+		return err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return d.runDone(gctx) })
+	g.Go(func() error { return d.runTakeover(gctx, host) })
+	g.Go(func() error { return d.runDue(gctx) })
+	err := g.Wait()
+	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if err := d.store.RemoveInstance(leave, d.instance); err != nil {
+		d.log.Warn("instance not signed off; others wait for its expiry", "error", err)
+	}
+	return err
+}
+
+// Queues lists the queues that this process has seen.
+func (d *Dispatcher) Queues() []string { return d.window.queues() }
+
+// Wake makes the dispatcher look for due tasks at a moment, if it would sleep
+// beyond it.
+func (d *Dispatcher) Wake(at time.Time) {
+	d.mu.Lock()
+	earlier := at.Before(d.nextWake)
+	d.mu.Unlock()
+	if earlier {
+		signal(d.wake)
+	}
+}
+
+// blockedPause is how long to wait for room in a full window, or for a store
+// that does not answer.
+const (
+	blockedPause = 10 * time.Millisecond
+	errorPause   = 500 * time.Millisecond
+)
+
+func (d *Dispatcher) runDue(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.wake:
+		case <-timer.C:
+		}
+		d.mu.Lock()
+		d.nextWake = time.Now() // wakes from now on mean another look
+		d.mu.Unlock()
+		pause, err := d.tick(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			d.log.Warn("dispatch stopped for a moment", "error", err, "retry_in", errorPause)
+			pause = errorPause
+		}
+		d.mu.Lock()
+		d.nextWake = time.Now().Add(pause)
+		d.mu.Unlock()
+		timer.Reset(pause)
+	}
+}
+
+// tick dispatches what is due and returns how long to sleep.
+func (d *Dispatcher) tick(ctx context.Context) (time.Duration, error) {
+	queues, err := d.store.DueQueues(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read due times: %w", err)
+	}
+	pause := d.poll
+	for _, q := range queues {
+		if q.WaitMs > 0 {
+			pause = min(pause, time.Duration(q.WaitMs*float64(time.Millisecond))+time.Millisecond/2)
+			continue
+		}
+		again, err := d.drain(ctx, q.Queue)
+		if err != nil {
+			return 0, err
+		}
+		pause = min(pause, again)
+	}
+	return pause, nil
+}
+
+// drain dispatches one queue's due tasks as far as its window has room, and
+// returns when to look at it again.
+func (d *Dispatcher) drain(ctx context.Context, queue string) (time.Duration, error) {
+	for {
+		room, afterID, err := d.window.room(ctx, queue)
+		if err != nil {
+			return 0, err
+		}
+		// A nearly full window is left to empty a little, so that transactions
+		// stay large.
+		if room < min(d.maxBatch, d.window.size)/4 || room == 0 {
+			return blockedPause, nil
+		}
+		n, err := d.dispatch(ctx, queue, min(room, d.maxBatch), afterID)
+		if err != nil {
+			return 0, err
+		}
+		if n < min(room, d.maxBatch) {
+			return 0, nil // look at the next due time
+		}
+	}
+}
+
+func (d *Dispatcher) dispatch(ctx context.Context, queue string, limit int, afterID string) (int, error) {
+	var (
+		outboxID int64
+		entries  []*protocol.TaskEntry
+	)
+	done := d.TakeDone()
+	err := d.store.Tx(ctx, func(q *dbsqlc.Queries) error {
+		entries = nil
+		due, now, err := d.store.LockDueTasks(ctx, q, queue, limit)
+		if err != nil || len(due) == 0 {
+			return err
+		}
+		var changed []*store.Locked
+		var events []*protocol.Event
+		arg := dbsqlc.InsertOutboxParams{DoneOutbox: done, Owner: d.instance, Queue: queue, AfterID: afterID}
+		for _, t := range due {
+			dueAt := t.DueAt
+			ev, ok := t.Dispatch(protocol.Env{Now: now})
+			if !ok { // the CHECK on due_at forbids it
+				return fmt.Errorf("task %s waits for dispatch in state %s", t.ID, t.State)
+			}
+			d.metrics.lateness.Observe(now.Sub(dueAt).Seconds())
+			changed, events = append(changed, t.Locked), append(events, ev...)
+			entries = append(entries, entryOf(t, now))
+			arg.TaskIds = append(arg.TaskIds, pgid.ID(t.ID))
+			arg.Deliveries = append(arg.Deliveries, t.Delivery)
+		}
+		if err := d.store.Save(ctx, q, changed, events); err != nil {
+			return err
+		}
+		outboxID, err = q.InsertOutbox(ctx, arg)
+		return err
+	})
+	if err != nil || len(entries) == 0 {
+		d.GiveBack(done)
+		return 0, err
+	}
+	d.Send(ctx, outboxID, queue, entries)
+	return len(entries), nil
+}
+
+func entryOf(t *store.Due, now time.Time) *protocol.TaskEntry {
+	key := t.Key
+	if key == "" {
+		key = t.TaskID()
+	}
+	return &protocol.TaskEntry{
+		ID: t.ID, TaskID: t.TaskID(), Type: t.Type, Payload: t.Payload, Tenant: t.Tenant, Attempt: t.Attempt,
+		Delivery: t.Delivery, MaxRetries: t.MaxRetries, Timeout: t.Timeout, IdempotencyKey: key,
+		TraceID: t.TraceID, EnqueuedAt: now,
+	}
+}

@@ -1,0 +1,226 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
+	"github.com/penstock-dev/penstock/internal/streams"
+	"github.com/penstock-dev/penstock/protocol"
+)
+
+// doneInterval is how long a finished outbox row stays at most when no
+// transaction comes by to take it along.
+const doneInterval = 100 * time.Millisecond
+
+// Room tells how many entries the queue's stream may still take, and an id
+// from before anything that is added now, for the outbox row. An error means
+// that Redis can't take entries now: tasks then wait in Postgres.
+func (d *Dispatcher) Room(ctx context.Context, queue string) (n int, afterID string, err error) {
+	return d.window.room(ctx, queue)
+}
+
+// TakeDone hands out the outbox rows whose XADD is done, to be deleted by the
+// caller's transaction; GiveBack returns them if it fails.
+func (d *Dispatcher) TakeDone() []int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	ids := d.done
+	d.done = nil
+	if ids == nil {
+		ids = []int64{}
+	}
+	return ids
+}
+
+// GiveBack returns ids from TakeDone that were not deleted.
+func (d *Dispatcher) GiveBack(ids []int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.done = append(d.done, ids...)
+}
+
+// Send adds the entries of a committed outbox row to the queue's stream. It
+// never repeats an XADD: what is not known to have arrived is looked up and,
+// if it is absent, dispatched anew under the next delivery.
+func (d *Dispatcher) Send(ctx context.Context, outboxID int64, queue string, entries []*protocol.TaskEntry) {
+	d.inflight.Store(outboxID, true)
+	defer d.inflight.Delete(outboxID)
+	values := make([][]any, len(entries))
+	for i, e := range entries {
+		values[i] = e.Values()
+	}
+	added := d.redis.Add(ctx, protocol.TaskStream(queue), values)
+	n := 0
+	var failed error
+	for _, a := range added {
+		if a.Err != nil {
+			failed = a.Err
+		} else {
+			n++
+		}
+	}
+	d.window.note(queue, n, failed)
+	d.metrics.dispatched.WithLabelValues(queue).Add(float64(n))
+	if failed == nil {
+		d.GiveBack([]int64{outboxID})
+		return
+	}
+	d.log.Warn("dispatch not confirmed; looking it up", "queue", queue, "outbox_id", outboxID, "entries", len(entries), "confirmed", n, "error", failed)
+	d.mu.Lock()
+	d.unresolved[outboxID] = true
+	d.mu.Unlock()
+	signal(d.resolve)
+}
+
+// runDone removes finished outbox rows when nobody else does, and looks up
+// those that are not known to be finished.
+func (d *Dispatcher) runDone(ctx context.Context) error {
+	tick := time.NewTicker(doneInterval)
+	defer tick.Stop()
+	var lastOwn time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return d.flushDone(context.WithoutCancel(ctx))
+		case <-d.resolve:
+		case <-tick.C:
+		}
+		if err := d.flushDone(ctx); err != nil && ctx.Err() == nil {
+			d.log.Warn("outbox rows not removed; trying again", "error", err)
+		}
+		if time.Since(lastOwn) > 2*time.Second {
+			lastOwn = time.Now()
+			if err := d.findForgotten(ctx); err != nil && ctx.Err() == nil {
+				d.log.Warn("outbox not read; trying again", "error", err)
+			}
+		}
+		d.resolveAll(ctx)
+	}
+}
+
+func (d *Dispatcher) flushDone(ctx context.Context) error {
+	ids := d.TakeDone()
+	if len(ids) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := d.store.DeleteOutbox(ctx, ids); err != nil {
+		d.GiveBack(ids)
+		return fmt.Errorf("delete %d outbox rows: %w", len(ids), err)
+	}
+	return nil
+}
+
+// findForgotten looks for outbox rows of this instance that it does not know:
+// their commit was reported as failed, but happened.
+func (d *Dispatcher) findForgotten(ctx context.Context) error {
+	ids, err := d.store.OldOutbox(ctx, d.instance)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	known := make(map[int64]bool, len(d.done))
+	for _, id := range d.done {
+		known[id] = true
+	}
+	for _, id := range ids {
+		if _, sending := d.inflight.Load(id); !sending && !known[id] {
+			d.unresolved[id] = true
+		}
+	}
+	return nil
+}
+
+// resolveAll looks up every dispatch that was not confirmed. What can't be
+// decided now, because a store is away, stays for the next round.
+func (d *Dispatcher) resolveAll(ctx context.Context) {
+	d.mu.Lock()
+	ids := make([]int64, 0, len(d.unresolved))
+	for id := range d.unresolved {
+		ids = append(ids, id)
+	}
+	d.mu.Unlock()
+	for _, id := range ids {
+		absent, err := d.resolveOne(ctx, id)
+		if err != nil {
+			if ctx.Err() == nil {
+				d.log.Debug("dispatch still unconfirmed", "outbox_id", id, "error", err)
+			}
+			return
+		}
+		d.mu.Lock()
+		delete(d.unresolved, id)
+		d.suspects = append(d.suspects, absent...)
+		d.mu.Unlock()
+	}
+	d.reconcileSuspects(ctx)
+}
+
+func (d *Dispatcher) resolveOne(ctx context.Context, id int64) (absent []protocol.ID, err error) {
+	rows, err := d.store.OutboxByID(ctx, id)
+	if err != nil || len(rows) == 0 { // gone: somebody took it over
+		return nil, err
+	}
+	o := rows[0]
+	if absent, err = d.absent(ctx, &dbsqlc.LockOrphanedOutboxRow{
+		ID: o.ID, Owner: o.Owner, Queue: o.Queue, AfterID: o.AfterID, TaskIds: o.TaskIds, Deliveries: o.Deliveries,
+	}); err != nil {
+		return nil, err
+	}
+	return absent, d.store.DeleteOutbox(ctx, []int64{id})
+}
+
+// absent returns the tasks of an outbox row whose entry is not in the stream.
+// Nothing from the row's after_id on is trimmed while the row exists, so an
+// entry that is not found was never added, or Redis lost it.
+func (d *Dispatcher) absent(ctx context.Context, o *dbsqlc.LockOrphanedOutboxRow) ([]protocol.ID, error) {
+	want := make(map[protocol.Pair]bool, len(o.TaskIds))
+	for i, id := range o.TaskIds {
+		want[protocol.Pair{ID: protocol.ID(id), Delivery: o.Deliveries[i]}] = true
+	}
+	err := d.redis.Range(ctx, protocol.TaskStream(o.Queue), o.AfterID, func(e streams.Entry) bool {
+		if p, ok := protocol.PairOf(e.Values); ok {
+			delete(want, p)
+		}
+		return len(want) > 0
+	})
+	if err != nil {
+		return nil, err
+	}
+	var out []protocol.ID
+	for p := range want {
+		out = append(out, p.ID)
+	}
+	return out, nil
+}
+
+// reconcileSuspects runs the reconcile pass for tasks whose entry is absent.
+func (d *Dispatcher) reconcileSuspects(ctx context.Context) {
+	d.mu.Lock()
+	ids := d.suspects
+	d.suspects = nil
+	d.mu.Unlock()
+	if len(ids) == 0 {
+		return
+	}
+	if err := d.reconciler.Pass(ctx, ids); err != nil {
+		if !errors.Is(err, context.Canceled) {
+			d.log.Warn("absent entries not reconciled; trying again", "tasks", len(ids), "error", err)
+		}
+		d.mu.Lock()
+		d.suspects = append(d.suspects, ids...)
+		d.mu.Unlock()
+	}
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

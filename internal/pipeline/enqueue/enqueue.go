@@ -1,0 +1,305 @@
+package enqueue
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/penstock-dev/penstock/internal/batch"
+	"github.com/penstock-dev/penstock/internal/store"
+	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
+	"github.com/penstock-dev/penstock/internal/store/pgid"
+	"github.com/penstock-dev/penstock/protocol"
+)
+
+// Dispatcher puts committed batches into their streams.
+type Dispatcher interface {
+	Room(ctx context.Context, queue string) (n int, afterID string, err error)
+	Send(ctx context.Context, outboxID int64, queue string, entries []*protocol.TaskEntry)
+	TakeDone() []int64
+	GiveBack(ids []int64)
+	Wake(at time.Time)
+}
+
+// Options are the settings of a Stage.
+type Options struct {
+	Store      *store.Store
+	Dispatcher Dispatcher
+	Instance   protocol.ID
+	Limits     Limits
+	Batch      batch.Options
+	Log        *slog.Logger
+	Metrics    prometheus.Registerer
+}
+
+// Result is one accepted task.
+type Result struct {
+	Task *dbsqlc.Task
+	// Hit: the task existed already with the same fields.
+	Hit bool
+}
+
+// Stage accepts tasks. It is safe for concurrent use.
+type Stage struct {
+	o       Options
+	batch   *batch.Batcher[*item, Result]
+	tasks   *prometheus.CounterVec
+	batches prometheus.Histogram
+}
+
+// New makes a Stage.
+func New(o Options) *Stage {
+	s := &Stage{
+		o: o,
+		tasks: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "penstock_tasks_enqueued_total", Help: "Enqueue requests, by what became of them.",
+		}, []string{"outcome"}),
+		batches: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "penstock_enqueue_batch_size", Help: "Tasks stored in one transaction.",
+			Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000},
+		}),
+	}
+	s.batch = batch.New(o.Batch, s.flush)
+	if o.Metrics != nil {
+		o.Metrics.MustRegister(s.tasks, s.batches)
+	}
+	return s
+}
+
+// Close refuses new requests and waits until those accepted are committed.
+func (s *Stage) Close(ctx context.Context) error { return s.batch.Close(ctx) }
+
+// Enqueue stores one task. Errors: an *protocol.Error with TASK_INPUT_INVALID
+// or TASK_DUPLICATE; batch.ErrFull and batch.ErrClosed; ctx's; or Postgres'.
+func (s *Stage) Enqueue(ctx context.Context, r *Request) (Result, error) {
+	it, err := validate(r, s.o.Limits, time.Now())
+	if err != nil {
+		s.tasks.WithLabelValues("invalid").Inc()
+		return Result{}, err
+	}
+	return s.batch.Submit(ctx, it)
+}
+
+// EnqueueAll stores several tasks, each for itself: the results are in the
+// order of the requests. The error is about all of them (batch.ErrFull,
+// batch.ErrClosed).
+func (s *Stage) EnqueueAll(ctx context.Context, rs []*Request) ([]batch.Result[Result], error) {
+	out := make([]batch.Result[Result], len(rs))
+	items := make([]*item, 0, len(rs))
+	at := make([]int, 0, len(rs))
+	now := time.Now()
+	for i, r := range rs {
+		it, err := validate(r, s.o.Limits, now)
+		if err != nil {
+			s.tasks.WithLabelValues("invalid").Inc()
+			out[i].Err = err
+			continue
+		}
+		items, at = append(items, it), append(at, i)
+	}
+	if len(items) == 0 {
+		return out, nil
+	}
+	results, err := s.batch.SubmitAll(ctx, items)
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range results {
+		out[at[i]] = r
+	}
+	return out, nil
+}
+
+// flush stores a batch. If Postgres refuses the data itself, each item is
+// stored alone, so that one never sinks the others.
+func (s *Stage) flush(ctx context.Context, items []*item) []batch.Result[Result] {
+	s.batches.Observe(float64(len(items)))
+	out, err := s.store(ctx, items)
+	if err == nil {
+		return out
+	}
+	out = make([]batch.Result[Result], len(items))
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(e.Code, "22") {
+		if len(items) > 1 {
+			for i, it := range items {
+				out[i] = s.flush(ctx, []*item{it})[0]
+			}
+			return out
+		}
+		err = bad("", "Postgres refused it: %s", e.Message)
+	}
+	s.tasks.WithLabelValues("error").Add(float64(len(items)))
+	for i := range out {
+		out[i].Err = err
+	}
+	return out
+}
+
+// lane is one queue's part of a batch.
+type lane struct {
+	afterID string
+	room    bool
+	entries []*protocol.TaskEntry
+	outbox  int64
+}
+
+func (s *Stage) lanes(ctx context.Context, items []*item) map[string]*lane {
+	lanes := map[string]*lane{}
+	count := map[string]int{}
+	for _, it := range items {
+		count[it.queue]++
+	}
+	for queue, n := range count {
+		room, afterID, err := s.o.Dispatcher.Room(ctx, queue)
+		if err != nil {
+			s.o.Log.Debug("tasks wait in Postgres: Redis takes no entries", "queue", queue, "error", err)
+		}
+		lanes[queue] = &lane{afterID: afterID, room: err == nil && room >= n}
+	}
+	return lanes
+}
+
+func (s *Stage) store(ctx context.Context, items []*item) ([]batch.Result[Result], error) {
+	lanes := s.lanes(ctx, items)
+	done := s.o.Dispatcher.TakeDone()
+	arg := s.params(items, lanes, done)
+	var created map[protocol.ID]*dbsqlc.InsertTasksRow
+	var hits *hits
+	err := s.transact(ctx, items, func(q *dbsqlc.Queries) (err error) {
+		created, hits, err = s.insert(ctx, q, items, arg)
+		return err
+	})
+	if err != nil {
+		s.o.Dispatcher.GiveBack(done)
+		return nil, err
+	}
+	out := make([]batch.Result[Result], len(items))
+	var wake time.Time
+	for i, it := range items {
+		row := created[it.id]
+		if row == nil || hits.won(it) {
+			out[i] = hits.result(it)
+			continue
+		}
+		delete(created, it.id) // a second item with this id is a repeat
+		out[i].Value = Result{Task: it.row(row)}
+		if row.Direct {
+			l := lanes[it.queue]
+			l.outbox, l.entries = row.OutboxID, append(l.entries, it.entry(row.CreatedAt))
+		} else if wake.IsZero() || row.DueAt.Before(wake) {
+			wake = row.DueAt
+		}
+	}
+	for queue, l := range lanes {
+		if len(l.entries) > 0 {
+			s.o.Dispatcher.Send(ctx, l.outbox, queue, l.entries)
+		}
+	}
+	if !wake.IsZero() {
+		s.o.Dispatcher.Wake(wake)
+	}
+	s.count(out)
+	return out, nil
+}
+
+func (s *Stage) count(out []batch.Result[Result]) {
+	var created, hit, duplicate float64
+	for _, r := range out {
+		switch {
+		case r.Err != nil:
+			duplicate++
+		case r.Value.Hit:
+			hit++
+		default:
+			created++
+		}
+	}
+	s.tasks.WithLabelValues("created").Add(created)
+	s.tasks.WithLabelValues("idempotent_hit").Add(hit)
+	s.tasks.WithLabelValues("duplicate").Add(duplicate)
+}
+
+// transact runs fn in one transaction. A batch without idempotency keys and
+// stale ids is one statement, which is its own transaction.
+func (s *Stage) transact(ctx context.Context, items []*item, fn func(*dbsqlc.Queries) error) error {
+	for _, it := range items {
+		if it.key != "" || !it.stale.IsZero() {
+			return s.o.Store.Tx(ctx, fn)
+		}
+	}
+	return fn(s.o.Store.Queries)
+}
+
+func (s *Stage) params(items []*item, lanes map[string]*lane, done []int64) dbsqlc.InsertTasksParams {
+	p := dbsqlc.InsertTasksParams{Owner: pgid.ID(s.o.Instance), DoneOutbox: done}
+	for queue, l := range lanes {
+		p.StreamQueues = append(p.StreamQueues, queue)
+		p.AfterIds = append(p.AfterIds, l.afterID)
+		p.Rooms = append(p.Rooms, l.room)
+	}
+	for _, it := range items {
+		policy := ""
+		if it.policy != nil {
+			b, _ := json.Marshal(it.policy) // numbers and strings always have a JSON form
+			policy = string(b)
+		}
+		p.Ids = append(p.Ids, pgid.ID(it.id))
+		p.Names = append(p.Names, it.name)
+		p.Tenants = append(p.Tenants, it.tenant)
+		p.Queues = append(p.Queues, it.queue)
+		p.Types = append(p.Types, it.typ)
+		p.Payloads = append(p.Payloads, string(it.payload))
+		p.ScheduleTypes = append(p.ScheduleTypes, it.schedule)
+		p.ScheduledAts = append(p.ScheduledAts, it.scheduledAt)
+		p.DelayMss = append(p.DelayMss, it.delayMS)
+		p.TimeoutMss = append(p.TimeoutMss, it.timeoutMS)
+		p.MaxRetriess = append(p.MaxRetriess, it.maxRetries)
+		p.RetryPolicies = append(p.RetryPolicies, policy)
+		p.Scopes = append(p.Scopes, it.scope)
+		p.Keys = append(p.Keys, it.key)
+		p.Givens = append(p.Givens, it.given)
+		p.TraceIds = append(p.TraceIds, it.traceID)
+	}
+	return p
+}
+
+// entry is the stream entry of a new task.
+func (it *item) entry(now time.Time) *protocol.TaskEntry {
+	key := it.key
+	if key == "" {
+		key = it.taskID()
+	}
+	return &protocol.TaskEntry{
+		ID: it.id, TaskID: it.taskID(), Type: it.typ, Payload: it.payload, Tenant: it.tenant, Attempt: 1, Delivery: 1,
+		MaxRetries: int(it.maxRetries), Timeout: time.Duration(it.timeoutMS) * time.Millisecond,
+		IdempotencyKey: key, TraceID: it.traceID, EnqueuedAt: now,
+	}
+}
+
+// row is the task as it was just stored.
+func (it *item) row(r *dbsqlc.InsertTasksRow) *dbsqlc.Task {
+	t := &dbsqlc.Task{
+		ID: pgid.ID(it.id), Tenant: it.tenant, Queue: it.queue, Type: it.typ, State: r.State, Attempt: 1,
+		MaxRetries: it.maxRetries, Delivery: 1, EventSeq: 1, ScheduleType: it.schedule,
+		ScheduledAt: store.Timestamptz(it.scheduledAt), TimeoutMs: it.timeoutMS, IdempotencyScope: it.scope,
+		Given: it.given, TraceID: it.traceID, Payload: it.payload, CreatedAt: r.CreatedAt, UpdatedAt: r.CreatedAt,
+	}
+	if it.name != "" {
+		t.Name = &it.name
+	}
+	if it.key != "" {
+		t.IdempotencyKey = &it.key
+	}
+	if it.policy != nil {
+		t.RetryPolicy, _ = json.Marshal(it.policy)
+	}
+	return t
+}
+
+var errGone = errors.New("the task that holds this id or key vanished while it was looked up; try again")

@@ -1,0 +1,238 @@
+package enqueue
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/penstock-dev/penstock/internal/batch"
+	"github.com/penstock-dev/penstock/internal/store"
+	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
+	"github.com/penstock-dev/penstock/internal/store/pgid"
+	"github.com/penstock-dev/penstock/protocol"
+)
+
+type scopedKey struct{ scope, key string }
+
+// hits are the existing tasks that a batch ran into.
+type hits struct {
+	byKey map[scopedKey]*dbsqlc.Task
+	byID  map[protocol.ID]*dbsqlc.Task
+	// lost lists items whose key belongs to another task.
+	lost map[*item]bool
+}
+
+// won reports whether an existing task, not the item, holds the item's key or
+// stale id.
+func (h *hits) won(it *item) bool { return h.lost[it] }
+
+// result answers an item that was not created.
+func (h *hits) result(it *item) batch.Result[Result] {
+	t := h.byID[it.id]
+	if h.lost[it] {
+		if t = h.byKey[scopedKey{it.scope, it.key}]; t == nil {
+			t = h.byID[it.stale]
+		}
+	}
+	if t == nil {
+		return batch.Result[Result]{Err: errGone}
+	}
+	if err := same(it, t, h.lost[it]); err != nil {
+		return batch.Result[Result]{Err: err}
+	}
+	return batch.Result[Result]{Value: Result{Task: t, Hit: true}}
+}
+
+// insert takes the keys, stores the tasks that may be new, and reads those
+// that exist. Keys are taken in order before ids, and ids in order, so that
+// concurrent batches never wait for each other in a circle.
+func (s *Stage) insert(ctx context.Context, q *dbsqlc.Queries, items []*item, arg dbsqlc.InsertTasksParams) (map[protocol.ID]*dbsqlc.InsertTasksRow, *hits, error) {
+	h := &hits{byKey: map[scopedKey]*dbsqlc.Task{}, byID: map[protocol.ID]*dbsqlc.Task{}, lost: map[*item]bool{}}
+	if err := s.takeKeys(ctx, q, items, h); err != nil {
+		return nil, nil, err
+	}
+	if err := h.findStale(ctx, q, items); err != nil {
+		return nil, nil, err
+	}
+	if len(h.lost) > 0 {
+		arg = without(items, arg, h.lost)
+	}
+	rows, err := q.InsertTasks(ctx, arg)
+	if err != nil {
+		return nil, nil, fmt.Errorf("store %d tasks: %w", len(arg.Ids), err)
+	}
+	created := make(map[protocol.ID]*dbsqlc.InsertTasksRow, len(rows))
+	for _, r := range rows {
+		created[protocol.ID(r.ID)] = r
+	}
+	if len(rows) == len(items) {
+		return created, h, nil
+	}
+	return created, h, s.readExisting(ctx, q, items, created, h)
+}
+
+func (s *Stage) takeKeys(ctx context.Context, q *dbsqlc.Queries, items []*item, h *hits) error {
+	var p dbsqlc.InsertKeysParams
+	for _, it := range items {
+		if it.key != "" {
+			p.Scopes, p.Keys, p.TaskIds = append(p.Scopes, it.scope), append(p.Keys, it.key), append(p.TaskIds, pgid.ID(it.id))
+		}
+	}
+	if len(p.Keys) == 0 {
+		return nil
+	}
+	won, err := q.InsertKeys(ctx, p)
+	if err != nil {
+		return fmt.Errorf("take %d idempotency keys: %w", len(p.Keys), err)
+	}
+	got := make(map[protocol.ID]int, len(won))
+	for _, id := range won {
+		got[protocol.ID(id)]++
+	}
+	for _, it := range items {
+		if it.key == "" {
+			continue
+		}
+		if got[it.id] > 0 {
+			got[it.id]--
+		} else {
+			h.lost[it] = true
+		}
+	}
+	return nil
+}
+
+// findStale looks for tasks under old UUIDv7s, which would be names today.
+func (h *hits) findStale(ctx context.Context, q *dbsqlc.Queries, items []*item) error {
+	var ids []pgid.ID
+	for _, it := range items {
+		if !it.stale.IsZero() {
+			ids = append(ids, pgid.ID(it.stale))
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	rows, err := q.TasksByID(ctx, ids)
+	if err != nil {
+		return fmt.Errorf("look up %d old task ids: %w", len(ids), err)
+	}
+	for _, t := range rows {
+		h.byID[protocol.ID(t.ID)] = t
+	}
+	for _, it := range items {
+		if !it.stale.IsZero() && h.byID[it.stale] != nil {
+			h.lost[it] = true
+		}
+	}
+	return nil
+}
+
+// readExisting reads the tasks that the items not created ran into, and gives
+// back keys that were taken for them.
+func (s *Stage) readExisting(ctx context.Context, q *dbsqlc.Queries, items []*item, created map[protocol.ID]*dbsqlc.InsertTasksRow, h *hits) error {
+	var ids []pgid.ID
+	var scopes, keys, dropScopes, dropKeys []string
+	for _, it := range items {
+		switch {
+		case h.lost[it] && it.key != "":
+			scopes, keys = append(scopes, it.scope), append(keys, it.key)
+		case h.lost[it]:
+		default:
+			ids = append(ids, pgid.ID(it.id))
+		}
+	}
+	if len(ids) > 0 {
+		rows, err := q.TasksByID(ctx, ids)
+		if err != nil {
+			return fmt.Errorf("read %d existing tasks: %w", len(ids), err)
+		}
+		for _, t := range rows {
+			h.byID[protocol.ID(t.ID)] = t
+		}
+	}
+	for _, it := range items {
+		if it.key == "" || h.lost[it] || created[it.id] != nil {
+			continue
+		}
+		if t := h.byID[it.id]; t == nil || store.Deref(t.IdempotencyKey) != it.key || t.IdempotencyScope != it.scope {
+			dropScopes, dropKeys = append(dropScopes, it.scope), append(dropKeys, it.key)
+		}
+	}
+	if len(keys) > 0 {
+		rows, err := q.TasksByKey(ctx, scopes, keys)
+		if err != nil {
+			return fmt.Errorf("read the tasks of %d idempotency keys: %w", len(keys), err)
+		}
+		for _, r := range rows {
+			h.byKey[scopedKey{r.KeyScope, r.KeyKey}] = &r.Task
+		}
+	}
+	if len(dropKeys) > 0 {
+		if err := q.DropKeys(ctx, dropScopes, dropKeys); err != nil {
+			return fmt.Errorf("give back %d idempotency keys: %w", len(dropKeys), err)
+		}
+	}
+	return nil
+}
+
+// without leaves the items that lost their key out of the parameters.
+func without(items []*item, p dbsqlc.InsertTasksParams, lost map[*item]bool) dbsqlc.InsertTasksParams {
+	out := dbsqlc.InsertTasksParams{
+		StreamQueues: p.StreamQueues, AfterIds: p.AfterIds, Rooms: p.Rooms, Owner: p.Owner, DoneOutbox: p.DoneOutbox,
+	}
+	for i, it := range items {
+		if lost[it] {
+			continue
+		}
+		out.Ids = append(out.Ids, p.Ids[i])
+		out.Names = append(out.Names, p.Names[i])
+		out.Tenants = append(out.Tenants, p.Tenants[i])
+		out.Queues = append(out.Queues, p.Queues[i])
+		out.Types = append(out.Types, p.Types[i])
+		out.Payloads = append(out.Payloads, p.Payloads[i])
+		out.ScheduleTypes = append(out.ScheduleTypes, p.ScheduleTypes[i])
+		out.ScheduledAts = append(out.ScheduledAts, p.ScheduledAts[i])
+		out.DelayMss = append(out.DelayMss, p.DelayMss[i])
+		out.TimeoutMss = append(out.TimeoutMss, p.TimeoutMss[i])
+		out.MaxRetriess = append(out.MaxRetriess, p.MaxRetriess[i])
+		out.RetryPolicies = append(out.RetryPolicies, p.RetryPolicies[i])
+		out.Scopes = append(out.Scopes, p.Scopes[i])
+		out.Keys = append(out.Keys, p.Keys[i])
+		out.Givens = append(out.Givens, p.Givens[i])
+		out.TraceIds = append(out.TraceIds, p.TraceIds[i])
+	}
+	return out
+}
+
+// same compares the fields that the caller gave with those of the existing
+// task, and names the first that differs (TASK_DUPLICATE).
+func same(it *item, t *dbsqlc.Task, byKey bool) error {
+	field := ""
+	switch {
+	case it.typ != t.Type:
+		field = "type"
+	case canonical(it.payload) != canonical(t.Payload):
+		field = "payload"
+	case it.schedule != t.ScheduleType:
+		field = "schedule_type"
+	case !it.scheduledAt.Equal(t.ScheduledAt.Time):
+		field = "scheduled_at"
+	case it.delayMS != store.Deref(t.DelayMs):
+		field = "delay_ms"
+	case it.given&givenTimeout != t.Given&givenTimeout || it.given&givenTimeout != 0 && it.timeoutMS != t.TimeoutMs:
+		field = "timeout_ms"
+	case it.given&givenMaxRetries != t.Given&givenMaxRetries || it.given&givenMaxRetries != 0 && it.maxRetries != t.MaxRetries:
+		field = "max_retries"
+	case !byKey && it.key != store.Deref(t.IdempotencyKey):
+		field = "idempotency_key"
+	default:
+		return nil
+	}
+	what := "task_id"
+	if byKey {
+		what = "idempotency_key"
+	}
+	return protocol.Errorf(protocol.CodeDuplicate, field,
+		"differs from task %s, which has the same %s: use another one for a different task, or repeat the request unchanged",
+		store.TaskID(protocol.ID(t.ID), store.Deref(t.Name)), what)
+}

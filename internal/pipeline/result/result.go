@@ -1,0 +1,327 @@
+// Package result applies outcomes: it reads stream:result in batches, lets the
+// state machine decide under lock, stores tasks and events in one transaction,
+// and acknowledges only after the commit.
+package result
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/penstock-dev/penstock/internal/store"
+	"github.com/penstock-dev/penstock/internal/streams"
+	"github.com/penstock-dev/penstock/protocol"
+)
+
+// DeadLetters keeps stream entries that are no outcome.
+type DeadLetters interface {
+	Keep(ctx context.Context, letters []*protocol.DeadLetter) error
+}
+
+// Applied tells the other stages what a committed batch did.
+type Applied struct {
+	// Terminal lists tasks that reached a terminal state.
+	Terminal []protocol.ID
+	// Due is the earliest time at which a task became due; zero if none did.
+	Due time.Time
+	// Dead tells whether tasks were given up.
+	Dead bool
+}
+
+// Options are the settings of a Stage.
+type Options struct {
+	Store       *store.Store
+	Redis       *streams.Client
+	DeadLetters DeadLetters
+	// Consumer is the prefix of this process' consumer names.
+	Consumer string
+	// MaxBatch is the most outcomes of one transaction, Consumers how many
+	// transactions may run at once.
+	MaxBatch, Consumers int
+	// TakeOver is how long another orchestrator may hold outcomes.
+	TakeOver time.Duration
+	Env      protocol.Env // Seed and MaxInterruptions; Now is Postgres'
+	// Notify is called after each commit.
+	Notify  func(Applied)
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+}
+
+// Stage applies outcomes.
+type Stage struct {
+	o        Options
+	outcomes *prometheus.CounterVec
+	batches  prometheus.Histogram
+}
+
+// New makes a Stage; Run works until its context ends.
+func New(o Options) *Stage {
+	s := &Stage{
+		o: o,
+		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "penstock_outcomes_total", Help: "Entries of stream:result, by kind and what became of them.",
+		}, []string{"kind", "verdict"}),
+		batches: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "penstock_result_batch_size", Help: "Outcomes applied in one transaction.",
+			Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 512},
+		}),
+	}
+	if o.Metrics != nil {
+		o.Metrics.MustRegister(s.outcomes, s.batches)
+	}
+	return s
+}
+
+const errorPause = 300 * time.Millisecond
+
+// Run consumes until ctx ends; a batch that was read is finished first.
+func (s *Stage) Run(ctx context.Context) error {
+	g, gctx := errgroup.WithContext(ctx)
+	for i := range max(s.o.Consumers, 1) {
+		g.Go(func() error { return s.consume(gctx, fmt.Sprintf("%s-%d", s.o.Consumer, i)) })
+	}
+	g.Go(func() error { return s.takeOver(gctx) })
+	return g.Wait()
+}
+
+func (s *Stage) consume(ctx context.Context, consumer string) error {
+	// A batch is finished even while stopping, so that nothing waits for
+	// another orchestrator's takeover.
+	work := context.WithoutCancel(ctx)
+	from := streams.History
+	for ctx.Err() == nil {
+		es, err := s.o.Redis.Read(work, protocol.StreamResult, protocol.GroupOrchestrators, consumer, from, s.o.MaxBatch)
+		if err == nil && len(es) > 0 {
+			err = s.handle(work, es)
+		}
+		switch {
+		case err != nil:
+			if ctx.Err() != nil {
+				return nil
+			}
+			s.trouble(ctx, err)
+			from = streams.History
+		case len(es) == 0 && from != streams.Fresh:
+			from = streams.Fresh
+		}
+	}
+	return s.leave(work, consumer)
+}
+
+func (s *Stage) leave(ctx context.Context, consumer string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if _, err := s.o.Redis.LeaveGroup(ctx, protocol.StreamResult, protocol.GroupOrchestrators, consumer); err != nil {
+		s.o.Log.Debug("consumer not removed", "consumer", consumer, "error", err)
+	}
+	return nil
+}
+
+// trouble repairs a lost group or waits for a store to come back.
+func (s *Stage) trouble(ctx context.Context, err error) {
+	if streams.LostGroup(err) {
+		err = s.o.Redis.CreateGroup(ctx, protocol.StreamResult, protocol.GroupOrchestrators)
+		if err == nil {
+			s.o.Log.Warn("group of stream:result was missing; made anew at its beginning")
+			return
+		}
+	}
+	s.o.Log.Warn("outcomes wait", "error", err, "retry_in", errorPause)
+	select {
+	case <-ctx.Done():
+	case <-time.After(errorPause):
+	}
+}
+
+// takeOver relieves orchestrators that died with outcomes in hand.
+func (s *Stage) takeOver(ctx context.Context) error {
+	tick := time.NewTicker(max(s.o.TakeOver/5, 50*time.Millisecond))
+	defer tick.Stop()
+	consumer := s.o.Consumer + "-takeover"
+	work := context.WithoutCancel(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return s.leave(work, consumer)
+		case <-tick.C:
+		}
+		for from := "0-0"; from != "" && ctx.Err() == nil; {
+			es, ghosts, next, err := s.o.Redis.Claim(work, protocol.StreamResult, protocol.GroupOrchestrators, consumer, from, s.o.TakeOver)
+			if err == nil && len(ghosts) > 0 {
+				err = s.o.Redis.Ack(work, protocol.StreamResult, protocol.GroupOrchestrators, ghosts)
+			}
+			if err == nil && len(es) > 0 {
+				s.o.Log.Info("took over outcomes of another orchestrator", "outcomes", len(es))
+				err = s.handle(work, es)
+			}
+			if err != nil {
+				if !streams.LostGroup(err) && ctx.Err() == nil {
+					s.o.Log.Warn("outcomes not taken over; trying again", "error", err)
+				}
+				break
+			}
+			from = next
+		}
+	}
+}
+
+type outcome struct {
+	*protocol.Outcome
+	entry string
+}
+
+// handle applies a batch and acknowledges it. It returns an error, with
+// nothing acknowledged, if a store is away.
+func (s *Stage) handle(ctx context.Context, es []streams.Entry) error {
+	ids := make([]string, len(es))
+	outcomes := make([]outcome, 0, len(es))
+	var garbage []*protocol.DeadLetter
+	for i, e := range es {
+		ids[i] = e.ID
+		if e.Values == nil {
+			continue // deleted while pending
+		}
+		o, err := protocol.DecodeOutcome(e.Values)
+		if err != nil {
+			garbage = append(garbage, protocol.Garbage(protocol.StreamResult, e.ID, e.Values, err, time.Now()))
+			continue
+		}
+		checkResult(o)
+		outcomes = append(outcomes, outcome{o, e.ID})
+	}
+	if len(garbage) > 0 {
+		s.o.Log.Warn("entries of stream:result are no outcomes; kept as dead letters", "entries", len(garbage), "error", garbage[0].Error)
+		if err := s.o.DeadLetters.Keep(ctx, garbage); err != nil {
+			return err
+		}
+	}
+	if err := s.applyAll(ctx, outcomes, es); err != nil {
+		return err
+	}
+	return s.o.Redis.Ack(ctx, protocol.StreamResult, protocol.GroupOrchestrators, ids)
+}
+
+// checkResult turns a success whose result can't be stored into a permanent
+// failure that says so: running the handler again would not help.
+func checkResult(o *protocol.Outcome) {
+	if o.Kind != protocol.OutcomeSucceeded {
+		return
+	}
+	if len(o.Result) == 0 {
+		o.Result = []byte("null")
+		return
+	}
+	if !json.Valid(o.Result) || strings.Contains(string(o.Result), `\u0000`) {
+		*o = protocol.Outcome{
+			ID: o.ID, Delivery: o.Delivery, Kind: protocol.OutcomeFailed, WorkerID: o.WorkerID, MessageID: o.MessageID,
+			StartedAt: o.StartedAt, FinishedAt: o.FinishedAt, Code: protocol.CodeExecutionFailed, Delay: -1,
+			Error: "the handler succeeded, but its result is not JSON without NUL and can't be stored",
+		}
+	}
+}
+
+// applyAll applies outcomes in one transaction. If Postgres refuses the data
+// itself, each is applied alone and the refused ones are kept as dead letters,
+// so that one outcome never blocks the others.
+func (s *Stage) applyAll(ctx context.Context, outcomes []outcome, es []streams.Entry) error {
+	if len(outcomes) == 0 {
+		return nil
+	}
+	err := s.apply(ctx, outcomes)
+	if !refused(err) {
+		return err
+	}
+	s.o.Log.Error("a batch of outcomes was refused; applying them one by one", "error", err)
+	for _, o := range outcomes {
+		err := s.apply(ctx, []outcome{o})
+		if refused(err) {
+			for _, e := range es {
+				if e.ID == o.entry {
+					err = s.o.DeadLetters.Keep(ctx, []*protocol.DeadLetter{
+						protocol.Garbage(protocol.StreamResult, e.ID, e.Values, err, time.Now()),
+					})
+				}
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func refused(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (strings.HasPrefix(e.Code, "22") || strings.HasPrefix(e.Code, "23"))
+}
+
+func (s *Stage) apply(ctx context.Context, outcomes []outcome) error {
+	s.batches.Observe(float64(len(outcomes)))
+	seen := make(map[protocol.ID]bool, len(outcomes))
+	ids := make([]protocol.ID, 0, len(outcomes))
+	for _, o := range outcomes {
+		if !seen[o.ID] {
+			seen[o.ID] = true
+			ids = append(ids, o.ID)
+		}
+	}
+	var applied Applied
+	verdicts := make([]string, len(outcomes))
+	err := s.o.Store.Decide(ctx, ids, func(now time.Time, tasks map[protocol.ID]*store.Locked) ([]*store.Locked, []*protocol.Event) {
+		applied = Applied{}
+		return s.decide(now, tasks, outcomes, verdicts, &applied)
+	})
+	if err != nil {
+		return err
+	}
+	for i, o := range outcomes {
+		s.outcomes.WithLabelValues(string(o.Kind), verdicts[i]).Inc()
+	}
+	s.o.Notify(applied)
+	return nil
+}
+
+func (s *Stage) decide(now time.Time, tasks map[protocol.ID]*store.Locked, outcomes []outcome, verdicts []string, applied *Applied) ([]*store.Locked, []*protocol.Event) {
+	env := s.o.Env
+	env.Now = now
+	changed := make([]*store.Locked, 0, len(tasks))
+	events := make([]*protocol.Event, 0, 2*len(outcomes))
+	first := make(map[protocol.ID]int, len(tasks)) // seq before this batch
+	for i, o := range outcomes {
+		t := tasks[o.ID]
+		if t == nil {
+			verdicts[i] = "unknown_task"
+			continue
+		}
+		if _, ok := first[o.ID]; !ok {
+			first[o.ID] = t.Seq
+		}
+		ev, v := t.ApplyOutcome(o.Outcome, env)
+		verdicts[i] = v.String()
+		events = append(events, ev...)
+	}
+	for id, seq := range first {
+		t := tasks[id]
+		if t.Seq == seq {
+			continue
+		}
+		changed = append(changed, t)
+		switch {
+		case t.State.Terminal():
+			applied.Terminal = append(applied.Terminal, id)
+		case t.State == protocol.StateDLQPending:
+			applied.Dead = true
+		case !t.DueAt.IsZero() && (applied.Due.IsZero() || t.DueAt.Before(applied.Due)):
+			applied.Due = t.DueAt
+		}
+	}
+	return changed, events
+}

@@ -1,0 +1,72 @@
+package rpc
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+)
+
+// Defaults of Options.
+const (
+	// DefaultMaxBatchBytes bounds an EnqueueBatch request: 64 MiB.
+	DefaultMaxBatchBytes = 64 << 20
+	// DefaultMaxMessageBytes bounds every other request: 4 MiB.
+	DefaultMaxMessageBytes = 4 << 20
+	// DefaultWatchKeepAlive is the time between keep-alive comments on a
+	// server-sent event stream.
+	DefaultWatchKeepAlive = 15 * time.Second
+)
+
+// maxLimit is the largest accepted byte limit, 1 GiB: the transcoder counts
+// bytes in 32 bits and needs room for a response larger than its request.
+const maxLimit = 1 << 30
+
+// Options configure NewHandler. The zero value is usable.
+type Options struct {
+	// Logger receives internal errors, panics and outages. Nil: slog.Default.
+	Logger *slog.Logger
+	// Ready tells whether the process can serve. It is called for every health
+	// check and must return within a few seconds; its context ends after
+	// three. The text of its error is shown to anyone who asks /readyz, one
+	// reason for each error joined with errors.Join, so it must not hold
+	// secrets. Nil: always ready.
+	Ready func(ctx context.Context) error
+	// Metrics serves GET /metrics. Nil: there is no such path.
+	Metrics http.Handler
+	// MaxBatchBytes bounds one EnqueueBatch request after decompression.
+	// 0: DefaultMaxBatchBytes. At most 1 GiB.
+	MaxBatchBytes int
+	// MaxMessageBytes bounds one request of every other method after
+	// decompression. 0: DefaultMaxMessageBytes. At most 1 GiB.
+	MaxMessageBytes int
+	// WatchKeepAlive is the time between keep-alive comments on
+	// GET /api/v1/events/watch. 0: DefaultWatchKeepAlive.
+	WatchKeepAlive time.Duration
+	// Interceptors run around every TaskService call, the first outermost, and
+	// see errors that are mapped already. Their own errors should be
+	// *connect.Error; their panics are left to net/http.
+	Interceptors []connect.Interceptor
+}
+
+// withDefaults returns o with every zero value replaced.
+func (o Options) withDefaults() Options {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Ready == nil {
+		o.Ready = func(context.Context) error { return nil }
+	}
+	if o.MaxBatchBytes == 0 {
+		o.MaxBatchBytes = DefaultMaxBatchBytes
+	}
+	if o.MaxMessageBytes == 0 {
+		o.MaxMessageBytes = DefaultMaxMessageBytes
+	}
+	if o.WatchKeepAlive == 0 {
+		o.WatchKeepAlive = DefaultWatchKeepAlive
+	}
+	return o
+}

@@ -1,0 +1,146 @@
+-- name: LockTasks :many
+-- Locks tasks in id order for a decision. now is Postgres' clock.
+SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at, t.next_retry_at,
+    t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
+    t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type,
+    clock_timestamp()::timestamptz AS now
+FROM tasks t WHERE t.id = ANY(@ids::uuid[]) ORDER BY t.id FOR UPDATE;
+
+-- name: LockDue :many
+-- Takes the longest due tasks of a queue that no other replica is taking.
+SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at, t.next_retry_at,
+    t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
+    t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type,
+    clock_timestamp()::timestamptz AS now, t.tenant, t.payload, t.timeout_ms
+FROM tasks t
+WHERE t.queue = @queue AND t.due_at IS NOT NULL AND t.due_at <= now()
+ORDER BY t.due_at, t.id LIMIT @max_rows FOR UPDATE SKIP LOCKED;
+
+-- name: SaveTasks :exec
+-- Stores what decisions changed, together with their events.
+WITH input AS (
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@states::text[]) AS state, unnest(@attempts::int[]) AS attempt,
+        unnest(@deliveries::bigint[]) AS delivery, unnest(@interruptions::int[]) AS interruptions,
+        unnest(@event_seqs::int[]) AS event_seq, unnest(@due_ats::timestamptz[]) AS due_at,
+        unnest(@next_retry_ats::timestamptz[]) AS next_retry_at, unnest(@applied_kinds::text[]) AS applied_kind,
+        unnest(@applied_deliveries::bigint[]) AS applied_delivery, unnest(@rejected_deliveries::bigint[]) AS rejected_delivery,
+        unnest(@worker_ids::text[]) AS worker_id, unnest(@codes::text[]) AS code, unnest(@reasons::text[]) AS reason,
+        unnest(@started_ats::timestamptz[]) AS started_at, unnest(@finished_ats::timestamptz[]) AS finished_at,
+        unnest(@results::text[]) AS result
+), events AS (
+    INSERT INTO event_log (task_id, seq, type, previous_status, status, attempt, delivery, idempotency_key, next_retry_at,
+        error_code, reason, backoff_delay_ms, actor, worker_id, message_id, trace_id, data, occurred_at)
+    SELECT e.task_id, e.seq, e.type, NULLIF(e.previous_status, ''), e.status, e.attempt, e.delivery, NULLIF(e.key, ''),
+        NULLIF(e.next_retry_at, '0001-01-01 00:00:00Z'::timestamptz), NULLIF(e.code, ''), NULLIF(e.reason, ''), NULLIF(e.backoff, -1), e.actor, NULLIF(e.worker_id, ''),
+        NULLIF(e.message_id, ''), e.trace_id, NULLIF(e.data, '')::json, e.occurred_at
+    FROM (SELECT unnest(@event_task_ids::uuid[]) AS task_id, unnest(@event_seq_nos::int[]) AS seq,
+        unnest(@event_types::text[]) AS type, unnest(@event_froms::text[]) AS previous_status, unnest(@event_tos::text[]) AS status,
+        unnest(@event_attempts::int[]) AS attempt, unnest(@event_deliveries::bigint[]) AS delivery, unnest(@event_keys::text[]) AS key,
+        unnest(@event_next_retry_ats::timestamptz[]) AS next_retry_at, unnest(@event_codes::text[]) AS code,
+        unnest(@event_reasons::text[]) AS reason, unnest(@event_backoffs::bigint[]) AS backoff, unnest(@event_actors::text[]) AS actor,
+        unnest(@event_worker_ids::text[]) AS worker_id, unnest(@event_message_ids::text[]) AS message_id,
+        unnest(@event_trace_ids::text[]) AS trace_id, unnest(@event_datas::text[]) AS data,
+        unnest(@event_times::timestamptz[]) AS occurred_at) e
+)
+UPDATE tasks t SET state = u.state, attempt = u.attempt, delivery = u.delivery, interruptions = u.interruptions,
+    event_seq = u.event_seq, due_at = NULLIF(u.due_at, '0001-01-01 00:00:00Z'::timestamptz), next_retry_at = NULLIF(u.next_retry_at, '0001-01-01 00:00:00Z'::timestamptz), applied_kind = NULLIF(u.applied_kind, ''),
+    applied_delivery = u.applied_delivery, rejected_delivery = u.rejected_delivery, worker_id = NULLIF(u.worker_id, ''),
+    last_error_code = NULLIF(u.code, ''), last_error_reason = NULLIF(u.reason, ''), started_at = NULLIF(u.started_at, '0001-01-01 00:00:00Z'::timestamptz),
+    finished_at = NULLIF(u.finished_at, '0001-01-01 00:00:00Z'::timestamptz), result = COALESCE(NULLIF(u.result, '')::json, t.result), updated_at = now()
+FROM input u WHERE t.id = u.id;
+
+-- name: InsertOutbox :one
+-- Records a dispatched batch and forgets batches whose XADD is done.
+WITH done AS (DELETE FROM dispatch_outbox d WHERE d.id = ANY(@done_outbox::bigint[]))
+INSERT INTO dispatch_outbox (owner, queue, after_id, task_ids, deliveries)
+VALUES (@owner, @queue, @after_id, @task_ids::uuid[], @deliveries::bigint[]) RETURNING id;
+
+-- name: DeleteOutbox :exec
+DELETE FROM dispatch_outbox WHERE id = ANY(@ids::bigint[]);
+
+-- name: LockOrphanedOutbox :many
+-- Batches whose owner shows no sign of life.
+SELECT o.id, o.owner, o.queue, o.after_id, o.task_ids, o.deliveries FROM dispatch_outbox o
+WHERE NOT EXISTS (SELECT 1 FROM instances i WHERE i.id = o.owner AND i.seen_at > now() - sqlc.arg(ttl_ms)::bigint * interval '1 millisecond')
+ORDER BY o.id LIMIT 100 FOR UPDATE SKIP LOCKED;
+
+-- name: OutboxByID :many
+SELECT o.id, o.owner, o.queue, o.after_id, o.task_ids, o.deliveries FROM dispatch_outbox o WHERE o.id = @id;
+
+-- name: OutboxAfterIDs :many
+-- Where readers of open batches start: nothing from there on may be trimmed.
+SELECT queue, after_id FROM dispatch_outbox;
+
+-- name: DueQueues :many
+-- The earliest due time of each queue that has tasks waiting in Postgres.
+WITH RECURSIVE q AS (
+    (SELECT t.queue, t.due_at FROM tasks t WHERE t.due_at IS NOT NULL ORDER BY t.queue, t.due_at LIMIT 1)
+    UNION ALL
+    SELECT n.queue, n.due_at FROM q, LATERAL (
+        SELECT t.queue, t.due_at FROM tasks t WHERE t.due_at IS NOT NULL AND t.queue > q.queue ORDER BY t.queue, t.due_at LIMIT 1) n
+)
+SELECT q.queue, q.due_at::timestamptz AS due_at, (extract(epoch FROM q.due_at - clock_timestamp()) * 1000)::double precision AS wait_ms FROM q;
+
+-- name: Candidates :many
+-- Live tasks that must be somewhere in Redis: dispatched, and in no open batch.
+SELECT t.id, t.queue, t.state, t.delivery FROM tasks t
+WHERE t.state IN ('queued', 'retrying', 'running') AND t.due_at IS NULL
+    AND NOT EXISTS (SELECT 1 FROM dispatch_outbox o WHERE t.id = ANY(o.task_ids))
+ORDER BY t.id;
+
+-- name: CandidatesAmong :many
+SELECT t.id, t.queue, t.state, t.delivery FROM tasks t
+WHERE t.id = ANY(@ids::uuid[]) AND t.state IN ('queued', 'retrying', 'running') AND t.due_at IS NULL
+    AND NOT EXISTS (SELECT 1 FROM dispatch_outbox o WHERE t.id = ANY(o.task_ids))
+ORDER BY t.id;
+
+-- name: LiveQueues :many
+-- Queues that have live tasks, and so a stream.
+SELECT DISTINCT t.queue FROM tasks t WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled');
+
+-- name: TouchInstance :exec
+INSERT INTO instances (id, host, pid) VALUES (@id, @host, @pid)
+ON CONFLICT (id) DO UPDATE SET seen_at = now();
+
+-- name: RemoveInstance :exec
+DELETE FROM instances WHERE id = @id;
+
+-- name: PruneInstances :exec
+-- Forgets instances that are long dead and own no open batch.
+DELETE FROM instances i WHERE i.seen_at < now() - interval '1 hour'
+    AND NOT EXISTS (SELECT 1 FROM dispatch_outbox o WHERE o.owner = i.id);
+
+-- name: InsertDeadTasks :exec
+-- Copies tasks that were given up into dlq_items, one row each.
+INSERT INTO dlq_items (dlq_id, task_id, tenant, queue, type, payload, error_code, error, retry_count, failed_at)
+SELECT d.dlq_id, t.id, t.tenant, t.queue, t.type, t.payload, COALESCE(t.last_error_code, ''), COALESCE(t.last_error_reason, ''), t.attempt - 1, now()
+FROM (SELECT unnest(@dlq_ids::uuid[]) AS dlq_id, unnest(@task_ids::uuid[]) AS task_id) d JOIN tasks t ON t.id = d.task_id
+ON CONFLICT (dlq_id) DO NOTHING;
+
+-- name: InsertDeadEntries :exec
+-- Keeps stream entries that are no task.
+INSERT INTO dlq_items (dlq_id, tenant, error_code, error, retry_count, failed_at, stream, message_id, raw, recorded_at)
+SELECT d.dlq_id, 'default', d.code, d.error, 0, d.failed_at, d.stream, d.message_id, NULLIF(d.raw, '')::json, now()
+FROM (SELECT unnest(@dlq_ids::uuid[]) AS dlq_id, unnest(@codes::text[]) AS code, unnest(@errors::text[]) AS error,
+    unnest(@failed_ats::timestamptz[]) AS failed_at, unnest(@streams::text[]) AS stream,
+    unnest(@message_ids::text[]) AS message_id, unnest(@raws::text[]) AS raw) d
+ON CONFLICT (dlq_id) DO NOTHING;
+
+-- name: LockUnrecordedDead :many
+-- Dead letters of tasks that are not known to be in stream:dlq.
+SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, t.name FROM dlq_items d JOIN tasks t ON t.id = d.task_id
+WHERE d.recorded_at IS NULL
+ORDER BY d.created_at LIMIT 200 FOR UPDATE OF d SKIP LOCKED;
+
+-- name: MarkDeadRecorded :exec
+UPDATE dlq_items SET recorded_at = now() WHERE dlq_id = ANY(@dlq_ids::uuid[]);
+
+-- name: EnsurePartitions :one
+SELECT penstock_ensure_partitions((now() AT TIME ZONE 'UTC')::date - 2, (now() AT TIME ZONE 'UTC')::date + 7);
+
+-- name: GetDeployment :one
+SELECT id, seed, created_at FROM deployment;
+
+-- name: OldOutbox :many
+-- Batches of a living owner that should long be done.
+SELECT id FROM dispatch_outbox WHERE owner = @owner AND created_at < now() - interval '5 seconds';

@@ -1,0 +1,135 @@
+// Package store is the record: everything that Penstock keeps in Postgres.
+// Queries live in queries/*.sql and are generated into dbsqlc; this package
+// adds connections, migrations, and the translation between rows and the
+// values of package protocol.
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
+	"github.com/penstock-dev/penstock/protocol"
+)
+
+// Options are the settings of a Store.
+type Options struct {
+	// URL is a postgres:// URL.
+	URL string
+	// Role is switched to after connecting; empty: stay the login role.
+	Role string
+	// MaxConns bounds the pool.
+	MaxConns int
+	// DefaultPolicy applies to tasks that bring no retry policy.
+	DefaultPolicy protocol.RetryPolicy
+}
+
+// Deployment identifies the database and carries its jitter seed.
+type Deployment struct {
+	ID        protocol.ID
+	Seed      []byte
+	CreatedAt time.Time
+}
+
+// Store is a pool of connections to one migrated database. It is safe for
+// concurrent use.
+type Store struct {
+	pool   *pgxpool.Pool
+	policy protocol.RetryPolicy
+	dep    Deployment
+	*dbsqlc.Queries
+}
+
+// Open connects, switches to the application role and reads the deployment.
+// It fails if the database is unreachable, not migrated, or refuses the role.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	cfg, err := pgxpool.ParseConfig(o.URL)
+	if err != nil {
+		return nil, fmt.Errorf("postgres.url: %w", err)
+	}
+	cfg.MaxConns = int32(max(o.MaxConns, 1))
+	cfg.ConnConfig.RuntimeParams["application_name"] = "penstock"
+	// One plan for all batch sizes: custom plans of the large set-based
+	// statements cost more to make than they save.
+	cfg.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
+	cfg.ConnConfig.RuntimeParams["timezone"] = "UTC"
+	if cfg.ConnConfig.ConnectTimeout == 0 {
+		cfg.ConnConfig.ConnectTimeout = 5 * time.Second
+	}
+	if o.Role != "" {
+		set := "SET ROLE " + pgx.Identifier{o.Role}.Sanitize()
+		cfg.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
+			if _, err := c.Exec(ctx, set); err != nil {
+				return fmt.Errorf("switch to role %s (postgres.role; made by `orchestrator migrate up`): %w", o.Role, err)
+			}
+			return nil
+		}
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to postgres: %w", err)
+	}
+	s := &Store{pool: pool, policy: o.DefaultPolicy, Queries: dbsqlc.New(pool)}
+	d, err := s.GetDeployment(ctx)
+	if err != nil {
+		pool.Close()
+		if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "42P01" {
+			return nil, errors.New("the database has no Penstock schema: run `orchestrator migrate up`, or set postgres.auto_migrate")
+		}
+		return nil, fmt.Errorf("read deployment: %w", err)
+	}
+	s.dep = Deployment{ID: protocol.ID(d.ID), Seed: d.Seed, CreatedAt: d.CreatedAt}
+	return s, nil
+}
+
+// Deployment returns what Open read.
+func (s *Store) Deployment() Deployment { return s.dep }
+
+// Close releases the connections; it waits for those in use.
+func (s *Store) Close() { s.pool.Close() }
+
+// Ping reports whether Postgres answers.
+func (s *Store) Ping(ctx context.Context) error {
+	if err := s.pool.Ping(ctx); err != nil {
+		return fmt.Errorf("postgres: %w", err)
+	}
+	return nil
+}
+
+// Tx runs fn in one transaction (read committed) and commits if it returns
+// nil. If the connection is lost during the commit, the error leaves open
+// whether it happened.
+func (s *Store) Tx(ctx context.Context, fn func(q *dbsqlc.Queries) error) error {
+	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return fn(dbsqlc.New(tx)) })
+}
+
+// IsUnavailable reports whether err means that Postgres could not be reached
+// or was shutting down, so that the same call may succeed later.
+func IsUnavailable(err error) bool {
+	if err == nil {
+		return false
+	}
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch e.Code[:2] {
+		case "08", "53", "57": // connection, insufficient resources, operator intervention
+			return true
+		}
+		return e.Code == "25006" || e.Code == "40001" || e.Code == "40P01" // read-only, serialization, deadlock
+	}
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return true
+	}
+	return !errors.Is(err, pgx.ErrNoRows) && !errors.Is(err, context.Canceled)
+}
+
+// HasCode reports whether err is a Postgres error with the given SQLSTATE.
+func HasCode(err error, code string) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == code
+}

@@ -1,0 +1,229 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
+	"github.com/penstock-dev/penstock/internal/store/pgid"
+	"github.com/penstock-dev/penstock/protocol"
+)
+
+// Locked is a task whose row this transaction holds.
+type Locked struct {
+	protocol.Task
+	Queue string
+	Type  string
+	Name  string // the caller's own id; empty if there is none
+	Key   string // the caller's idempotency key; empty if there is none
+}
+
+// TaskID is the id that callers know the task by.
+func (l *Locked) TaskID() string { return TaskID(l.ID, l.Name) }
+
+// TaskID is the id that callers know a task by: its name, else its UUID.
+func TaskID(id protocol.ID, name string) string {
+	if name != "" {
+		return name
+	}
+	return id.String()
+}
+
+// eventKey is the idempotency_key column of an event: empty (null) where the
+// key is the task's UUID.
+func (l *Locked) eventKey() string {
+	if l.Key != "" {
+		return l.Key
+	}
+	return l.Name
+}
+
+// Decide locks the tasks, lets fn decide, and stores what fn returns, in one
+// transaction. Tasks that do not exist are missing from the map. fn returns
+// the tasks it changed and the events of their moves; it may be called again
+// if the transaction is retried, so it must not have effects of its own.
+func (s *Store) Decide(ctx context.Context, ids []protocol.ID, fn func(now time.Time, tasks map[protocol.ID]*Locked) ([]*Locked, []*protocol.Event)) error {
+	return s.Tx(ctx, func(q *dbsqlc.Queries) error {
+		return s.DecideTx(ctx, q, ids, fn)
+	})
+}
+
+// DecideTx is Decide inside a transaction of the caller's.
+func (s *Store) DecideTx(ctx context.Context, q *dbsqlc.Queries, ids []protocol.ID, fn func(now time.Time, tasks map[protocol.ID]*Locked) ([]*Locked, []*protocol.Event)) error {
+	rows, err := q.LockTasks(ctx, pgid.Slice(ids))
+	if err != nil {
+		return fmt.Errorf("lock %d tasks: %w", len(ids), err)
+	}
+	tasks := make(map[protocol.ID]*Locked, len(rows))
+	now := time.Now()
+	for _, r := range rows {
+		l, err := s.locked(r)
+		if err != nil {
+			return err
+		}
+		now = r.Now
+		tasks[l.ID] = l
+	}
+	changed, events := fn(now, tasks)
+	return s.Save(ctx, q, changed, events)
+}
+
+// Save stores decisions: the tasks as they are now, their events, and a
+// dlq_items row for each that was given up.
+func (s *Store) Save(ctx context.Context, q *dbsqlc.Queries, changed []*Locked, events []*protocol.Event) error {
+	if len(changed) == 0 {
+		return nil
+	}
+	p, byID := saveParams(changed)
+	addEvents(&p, events, byID)
+	if err := q.SaveTasks(ctx, p); err != nil {
+		return fmt.Errorf("save %d tasks and %d events: %w", len(changed), len(events), err)
+	}
+	var dlq, dead []pgid.ID
+	for _, e := range events {
+		if e.Type == protocol.EventDLQ && e.To == protocol.StateDLQPending {
+			dlq = append(dlq, pgid.ID(protocol.DLQID(e.TaskID)))
+			dead = append(dead, pgid.ID(e.TaskID))
+		}
+	}
+	if len(dead) > 0 {
+		if err := q.InsertDeadTasks(ctx, dlq, dead); err != nil {
+			return fmt.Errorf("write %d dead letters: %w", len(dead), err)
+		}
+	}
+	return nil
+}
+
+func saveParams(changed []*Locked) (dbsqlc.SaveTasksParams, map[protocol.ID]*Locked) {
+	var p dbsqlc.SaveTasksParams
+	byID := make(map[protocol.ID]*Locked, len(changed))
+	for _, l := range changed {
+		byID[l.ID] = l
+		p.Ids = append(p.Ids, pgid.ID(l.ID))
+		p.States = append(p.States, string(l.State))
+		p.Attempts = append(p.Attempts, int32(l.Attempt))
+		p.Deliveries = append(p.Deliveries, l.Delivery)
+		p.Interruptions = append(p.Interruptions, int32(l.Interruptions))
+		p.EventSeqs = append(p.EventSeqs, int32(l.Seq))
+		p.DueAts = append(p.DueAts, l.DueAt)
+		p.NextRetryAts = append(p.NextRetryAts, l.NextRetryAt)
+		p.AppliedKinds = append(p.AppliedKinds, string(l.AppliedKind))
+		p.AppliedDeliveries = append(p.AppliedDeliveries, l.AppliedDelivery)
+		p.RejectedDeliveries = append(p.RejectedDeliveries, l.RejectedDelivery)
+		p.WorkerIds = append(p.WorkerIds, l.WorkerID)
+		p.Codes = append(p.Codes, string(l.Code))
+		p.Reasons = append(p.Reasons, l.Reason)
+		p.StartedAts = append(p.StartedAts, l.StartedAt)
+		p.FinishedAts = append(p.FinishedAts, l.FinishedAt)
+		p.Results = append(p.Results, string(l.Result))
+	}
+	return p, byID
+}
+
+func addEvents(p *dbsqlc.SaveTasksParams, events []*protocol.Event, byID map[protocol.ID]*Locked) {
+	for _, e := range events {
+		key := ""
+		if l := byID[e.TaskID]; l != nil {
+			key = l.eventKey()
+		}
+		backoff := int64(-1)
+		if e.BackoffDelay >= 0 {
+			backoff = e.BackoffDelay.Milliseconds()
+		}
+		p.EventTaskIds = append(p.EventTaskIds, pgid.ID(e.TaskID))
+		p.EventSeqNos = append(p.EventSeqNos, int32(e.Seq))
+		p.EventTypes = append(p.EventTypes, string(e.Type))
+		p.EventFroms = append(p.EventFroms, string(e.From))
+		p.EventTos = append(p.EventTos, string(e.To))
+		p.EventAttempts = append(p.EventAttempts, int32(e.Attempt))
+		p.EventDeliveries = append(p.EventDeliveries, e.Delivery)
+		p.EventKeys = append(p.EventKeys, key)
+		p.EventNextRetryAts = append(p.EventNextRetryAts, e.NextRetryAt)
+		p.EventCodes = append(p.EventCodes, string(e.Code))
+		p.EventReasons = append(p.EventReasons, e.Reason)
+		p.EventBackoffs = append(p.EventBackoffs, backoff)
+		p.EventActors = append(p.EventActors, e.Actor)
+		p.EventWorkerIds = append(p.EventWorkerIds, e.WorkerID)
+		p.EventMessageIds = append(p.EventMessageIds, e.MessageID)
+		p.EventTraceIds = append(p.EventTraceIds, e.TraceID)
+		p.EventDatas = append(p.EventDatas, string(e.Data))
+		p.EventTimes = append(p.EventTimes, e.OccurredAt)
+	}
+}
+
+func (s *Store) locked(r *dbsqlc.LockTasksRow) (*Locked, error) {
+	policy := s.policy
+	if len(r.RetryPolicy) > 0 {
+		if err := json.Unmarshal(r.RetryPolicy, &policy); err != nil {
+			return nil, fmt.Errorf("task %s: stored retry policy: %w", protocol.ID(r.ID), err)
+		}
+	}
+	l := &Locked{
+		Task: protocol.Task{
+			ID: protocol.ID(r.ID), State: protocol.State(r.State), Attempt: int(r.Attempt), MaxRetries: int(r.MaxRetries),
+			Delivery: r.Delivery, Interruptions: int(r.Interruptions), Seq: int(r.EventSeq),
+			DueAt: r.DueAt.Time, NextRetryAt: r.NextRetryAt.Time, Policy: policy,
+			AppliedKind: protocol.OutcomeKind(Deref(r.AppliedKind)), AppliedDelivery: r.AppliedDelivery,
+			RejectedDelivery: r.RejectedDelivery, WorkerID: Deref(r.WorkerID),
+			Code: protocol.Code(Deref(r.LastErrorCode)), Reason: Deref(r.LastErrorReason),
+			StartedAt: r.StartedAt.Time, FinishedAt: r.FinishedAt.Time, TraceID: r.TraceID,
+		},
+		Queue: r.Queue, Type: r.Type, Name: Deref(r.Name), Key: Deref(r.IdempotencyKey),
+	}
+	switch l.State {
+	case protocol.StateDLQPending, protocol.StateDLQRecorded, protocol.StateFailed:
+		l.DLQID = protocol.DLQID(l.ID)
+	}
+	return l, nil
+}
+
+// Due is a locked task with what its stream entry needs besides.
+type Due struct {
+	*Locked
+	Tenant  string
+	Payload []byte
+	Timeout time.Duration
+}
+
+// LockDueTasks takes up to limit due tasks of a queue, longest due first, and
+// leaves out those that another transaction is taking. now is Postgres' clock.
+func (s *Store) LockDueTasks(ctx context.Context, q *dbsqlc.Queries, queue string, limit int) (out []*Due, now time.Time, err error) {
+	rows, err := q.LockDue(ctx, queue, int32(limit))
+	if err != nil {
+		return nil, now, fmt.Errorf("lock due tasks of queue %s: %w", queue, err)
+	}
+	for _, r := range rows {
+		l, err := s.locked(&dbsqlc.LockTasksRow{
+			ID: r.ID, State: r.State, Attempt: r.Attempt, MaxRetries: r.MaxRetries, Delivery: r.Delivery,
+			Interruptions: r.Interruptions, EventSeq: r.EventSeq, DueAt: r.DueAt, NextRetryAt: r.NextRetryAt,
+			RetryPolicy: r.RetryPolicy, AppliedKind: r.AppliedKind, AppliedDelivery: r.AppliedDelivery,
+			RejectedDelivery: r.RejectedDelivery, WorkerID: r.WorkerID, LastErrorCode: r.LastErrorCode,
+			LastErrorReason: r.LastErrorReason, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt, TraceID: r.TraceID,
+			Queue: r.Queue, Name: r.Name, IdempotencyKey: r.IdempotencyKey, Type: r.Type, Now: r.Now,
+		})
+		if err != nil {
+			return nil, now, err
+		}
+		now = r.Now
+		out = append(out, &Due{Locked: l, Tenant: r.Tenant, Payload: r.Payload, Timeout: time.Duration(r.TimeoutMs) * time.Millisecond})
+	}
+	return out, now, nil
+}
+
+// Deref returns *p, or the zero value if p is nil.
+func Deref[T any](p *T) T {
+	if p == nil {
+		var zero T
+		return zero
+	}
+	return *p
+}
+
+// Timestamptz is t as a nullable column; the zero time is null.
+func Timestamptz(t time.Time) pgtype.Timestamptz {
+	return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()}
+}

@@ -1,0 +1,166 @@
+// Package streams is the hot path: everything that Penstock does in Redis. It
+// holds the rules that producing, consuming, creating groups and trimming
+// streams must follow so that no entry is lost or doubled by the client
+// itself.
+//
+// The clients never retry: go-redis' hidden retry turns one XADD whose reply
+// was lost into two. Callers decide what an unknown outcome means, see
+// Ambiguous.
+package streams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Block is how long a blocking read waits at most. A cancelled context does
+// not end a blocked read, and an unset block would wait for ever.
+const Block = time.Second
+
+// Client holds separate pools for blocking reads, for lease work and for
+// writes, so that readers that block cannot starve an acknowledgement.
+type Client struct {
+	read, lease, write *redis.Client
+	log                *slog.Logger
+}
+
+// Options are the settings of a Client.
+type Options struct {
+	// URL is redis://, rediss:// or unix://.
+	URL string
+	// Readers is the number of blocking readers; each needs a connection.
+	Readers int
+	// Name is shown in CLIENT LIST.
+	Name string
+	Log  *slog.Logger
+}
+
+// New makes a Client; it does not connect yet. The error is about the URL.
+func New(o Options) (*Client, error) {
+	make1 := func(kind string, size int) (*redis.Client, error) {
+		r, err := redis.ParseURL(o.URL)
+		if err != nil {
+			return nil, fmt.Errorf("redis.url: %w", err)
+		}
+		r.MaxRetries = -1 // see the package comment
+		r.ClientName = "penstock-" + o.Name + "-" + kind
+		r.DisableIdentity = true // CLIENT SETINFO is refused by strict ACLs
+		r.DialTimeout = 2 * time.Second
+		r.ReadTimeout = 5 * time.Second
+		r.WriteTimeout = 5 * time.Second
+		r.PoolTimeout = 5 * time.Second
+		r.PoolSize = size
+		r.DialerRetries = 1
+		r.ContextTimeoutEnabled = false // a deadline would close a socket with a reply under way
+		return redis.NewClient(r), nil
+	}
+	c := &Client{log: o.Log}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	var err error
+	if c.read, err = make1("read", max(o.Readers, 1)+1); err != nil {
+		return nil, err
+	}
+	if c.lease, err = make1("lease", 4); err != nil {
+		return nil, err
+	}
+	if c.write, err = make1("write", 8); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Close closes all connections; a blocked read ends with an error.
+func (c *Client) Close() error {
+	return errors.Join(c.read.Close(), c.lease.Close(), c.write.Close())
+}
+
+// Ping reports whether Redis answers and accepts writes.
+func (c *Client) Ping(ctx context.Context) error {
+	if err := c.write.Ping(ctx).Err(); err != nil {
+		return fmt.Errorf("redis: %w", err)
+	}
+	return nil
+}
+
+// Requirements checks what the server must be like: version 6.2 or newer, and
+// no eviction policy that could remove a stream.
+func (c *Client) Requirements(ctx context.Context) error {
+	info, err := c.write.InfoMap(ctx, "server", "memory").Result()
+	if err != nil {
+		return fmt.Errorf("redis: INFO: %w", err)
+	}
+	v := info["Server"]["redis_version"]
+	major, minor := version(v)
+	if major < 6 || major == 6 && minor < 2 {
+		return fmt.Errorf("redis %s is too old: 6.2 or newer is needed, 7.0 recommended", v)
+	}
+	if p := info["Memory"]["maxmemory_policy"]; strings.HasPrefix(p, "allkeys-") {
+		return fmt.Errorf("redis maxmemory-policy is %s, which evicts whole streams under memory pressure: set it to noeviction", p)
+	}
+	return nil
+}
+
+// Uptime returns how long the server has been running.
+func (c *Client) Uptime(ctx context.Context) (time.Duration, error) {
+	info, err := c.write.InfoMap(ctx, "server").Result()
+	if err != nil {
+		return 0, fmt.Errorf("redis: INFO: %w", err)
+	}
+	s, err := strconv.ParseInt(info["Server"]["uptime_in_seconds"], 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("redis: INFO uptime_in_seconds: %w", err)
+	}
+	return time.Duration(s) * time.Second, nil
+}
+
+func version(s string) (major, minor int) {
+	parts := strings.SplitN(s, ".", 3)
+	if len(parts) >= 2 {
+		major, _ = strconv.Atoi(parts[0])
+		minor, _ = strconv.Atoi(parts[1])
+	}
+	return major, minor
+}
+
+// Ambiguous reports whether a write that failed with err may have been carried
+// out nevertheless: the connection broke, so the reply is unknown. An error
+// that Redis itself replied is definite.
+func Ambiguous(err error) bool {
+	if err == nil || errors.Is(err, redis.Nil) {
+		return false
+	}
+	_, replied := errors.AsType[redis.Error](err)
+	return !replied
+}
+
+// LostGroup reports whether err says that the stream or its group is gone, in
+// the words of any Redis version.
+func LostGroup(err error) bool {
+	if err == nil {
+		return false
+	}
+	s := err.Error()
+	return strings.HasPrefix(s, "NOGROUP") || strings.HasPrefix(s, "UNBLOCKED") ||
+		strings.Contains(s, "no such key") || strings.Contains(s, "No such key")
+}
+
+// Full reports whether Redis refused a write for lack of memory.
+func Full(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "OOM") }
+
+// Now returns the server's clock, by which entry ids are made.
+func (c *Client) Now(ctx context.Context) (time.Time, error) {
+	t, err := c.write.Time(ctx).Result()
+	if err != nil {
+		return time.Time{}, fmt.Errorf("redis: TIME: %w", err)
+	}
+	return t, nil
+}

@@ -1,0 +1,118 @@
+package streams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// CreateGroup makes the group at the stream's beginning, with the stream if
+// needed. A group that exists already is fine.
+func (c *Client) CreateGroup(ctx context.Context, stream, group string) error {
+	err := c.write.XGroupCreateMkStream(ctx, stream, group, "0").Err()
+	if err != nil && !strings.HasPrefix(err.Error(), "BUSYGROUP") {
+		return fmt.Errorf("XGROUP CREATE %s %s: %w", stream, group, err)
+	}
+	return nil
+}
+
+// CreateTaskGroup makes the group of a task stream if it is missing and
+// reports whether it did. A task stream that survived its group is dropped
+// with it, because a new group would hand out finished work again; the live
+// tasks of that stream must then be reconciled. A group that exists is never
+// touched, even if another replica makes it at this very moment.
+func (c *Client) CreateTaskGroup(ctx context.Context, stream, group string) (made bool, err error) {
+	for range 5 {
+		err = c.write.Watch(ctx, func(tx *redis.Tx) error {
+			ok, err := hasGroup(ctx, tx, stream, group)
+			if err != nil || ok {
+				return err
+			}
+			_, err = tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
+				p.Del(ctx, stream)
+				p.XGroupCreateMkStream(ctx, stream, group, "0")
+				return nil
+			})
+			made = err == nil
+			return err
+		}, stream)
+		if !errors.Is(err, redis.TxFailedErr) {
+			break
+		}
+	}
+	if err != nil {
+		return false, fmt.Errorf("make group %s of %s: %w", group, stream, err)
+	}
+	return made, nil
+}
+
+func hasGroup(ctx context.Context, r redis.Cmdable, stream, group string) (bool, error) {
+	groups, err := r.XInfoGroups(ctx, stream).Result()
+	if LostGroup(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, g := range groups {
+		if g.Name == group {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// ErrNoGroup means that the stream or its group does not exist.
+var ErrNoGroup = errors.New("NOGROUP streams: no such group")
+
+// GroupInfo is what a group still has to do.
+type GroupInfo struct {
+	// Undelivered entries wait for a consumer, Pending ones for their XACK.
+	Undelivered, Pending int64
+	// Length counts all entries of the stream, acknowledged ones included.
+	Length int64
+	// LastDelivered is the newest id that was given to a consumer, LastID the
+	// newest that was added.
+	LastDelivered, LastID string
+	Consumers             int64
+}
+
+// Info reads a group. Where Redis does not know the lag (before 7.0, or after
+// a stranger's XDEL), undelivered entries are counted. ErrNoGroup if the
+// stream or the group is missing.
+func (c *Client) Info(ctx context.Context, stream, group string) (GroupInfo, error) {
+	pipe := c.write.Pipeline()
+	g := pipe.XInfoGroups(ctx, stream)
+	s := pipe.XInfoStream(ctx, stream)
+	if _, err := pipe.Exec(ctx); LostGroup(err) {
+		return GroupInfo{}, ErrNoGroup
+	} else if err != nil {
+		return GroupInfo{}, fmt.Errorf("XINFO %s: %w", stream, err)
+	}
+	for _, gi := range g.Val() {
+		if gi.Name != group {
+			continue
+		}
+		out := GroupInfo{
+			Undelivered: gi.Lag, Pending: gi.Pending, Length: s.Val().Length,
+			LastDelivered: gi.LastDeliveredID, LastID: s.Val().LastGeneratedID, Consumers: gi.Consumers,
+		}
+		if gi.Lag < 0 || gi.Lag == 0 && Less(gi.LastDeliveredID, s.Val().LastGeneratedID) {
+			n, err := c.countAfter(ctx, stream, gi.LastDeliveredID)
+			if err != nil {
+				return GroupInfo{}, err
+			}
+			out.Undelivered = n
+		}
+		return out, nil
+	}
+	return GroupInfo{}, ErrNoGroup
+}
+
+func (c *Client) countAfter(ctx context.Context, stream, after string) (n int64, err error) {
+	err = c.Range(ctx, stream, after, func(Entry) bool { n++; return true })
+	return n, err
+}

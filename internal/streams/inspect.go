@@ -1,0 +1,165 @@
+package streams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const page = 500
+
+// Less reports whether stream id a comes before b. Ids that are no stream ids
+// count as 0-0.
+func Less(a, b string) bool {
+	am, as := splitID(a)
+	bm, bs := splitID(b)
+	return am < bm || am == bm && as < bs
+}
+
+func splitID(id string) (ms, seq uint64) {
+	m, s, _ := strings.Cut(id, "-")
+	ms, _ = strconv.ParseUint(m, 10, 64)
+	seq, _ = strconv.ParseUint(s, 10, 64)
+	return ms, seq
+}
+
+// MinID returns the smaller of two ids; an empty one counts as none.
+func MinID(a, b string) string {
+	if a == "" || b != "" && Less(b, a) {
+		return b
+	}
+	return a
+}
+
+// IDAt is the smallest id of a moment, by Redis' clock.
+func IDAt(t time.Time) string { return strconv.FormatInt(max(t.UnixMilli(), 0), 10) + "-0" }
+
+// Range calls fn for each entry after an id, in order, until fn returns false.
+func (c *Client) Range(ctx context.Context, stream, after string, fn func(Entry) bool) error {
+	if after == "" {
+		after = "0-0"
+	}
+	for {
+		ms, err := c.lease.XRangeN(ctx, stream, "("+after, "+", page).Result()
+		if err != nil {
+			return fmt.Errorf("XRANGE %s: %w", stream, err)
+		}
+		for _, m := range ms {
+			if !fn(Entry{ID: m.ID, Values: m.Values}) {
+				return nil
+			}
+			after = m.ID
+		}
+		if len(ms) < page {
+			return nil
+		}
+	}
+}
+
+// Pending is one entry that a consumer holds.
+type Pending struct {
+	ID       string
+	Consumer string
+	Idle     time.Duration
+}
+
+// PendingAfter lists up to page entries of the group that are pending after an
+// id ("" for the first), idle for at least minIdle, in order of id. more tells
+// whether to go on after the last one.
+func (c *Client) PendingAfter(ctx context.Context, stream, group, after string, minIdle time.Duration) (out []Pending, more bool, err error) {
+	start := "-"
+	if after != "" {
+		start = "(" + after
+	}
+	ps, err := c.lease.XPendingExt(ctx, &redis.XPendingExtArgs{
+		Stream: stream, Group: group, Idle: minIdle, Start: start, End: "+", Count: page,
+	}).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, false, fmt.Errorf("XPENDING %s: %w", stream, err)
+	}
+	for _, p := range ps {
+		out = append(out, Pending{ID: p.ID, Consumer: p.Consumer, Idle: p.Idle})
+	}
+	return out, len(ps) == page, nil
+}
+
+// Fetch reads entries by id, in one pipeline. Entries that do not exist any
+// more come back with nil Values.
+func (c *Client) Fetch(ctx context.Context, stream string, ids []string) ([]Entry, error) {
+	out := make([]Entry, 0, len(ids))
+	for len(ids) > 0 {
+		n := min(len(ids), page)
+		pipe := c.lease.Pipeline()
+		cmds := make([]*redis.XMessageSliceCmd, n)
+		for i, id := range ids[:n] {
+			cmds[i] = pipe.XRange(ctx, stream, id, id)
+		}
+		if _, err := pipe.Exec(ctx); err != nil {
+			return nil, fmt.Errorf("XRANGE %s: %w", stream, err)
+		}
+		for i, cmd := range cmds {
+			e := Entry{ID: ids[i]}
+			if ms := cmd.Val(); len(ms) == 1 {
+				e.Values = ms[0].Values
+			}
+			out = append(out, e)
+		}
+		ids = ids[n:]
+	}
+	return out, nil
+}
+
+// OldestPending returns the smallest pending id of the group, "" if nothing is
+// pending.
+func (c *Client) OldestPending(ctx context.Context, stream, group string) (string, error) {
+	p, err := c.lease.XPending(ctx, stream, group).Result()
+	if err != nil {
+		if errors.Is(err, redis.Nil) {
+			return "", nil
+		}
+		return "", fmt.Errorf("XPENDING %s: %w", stream, err)
+	}
+	if p.Count == 0 {
+		return "", nil
+	}
+	return p.Lower, nil
+}
+
+// waitPoll is how often WaitApplied looks again.
+const waitPoll = 20 * time.Millisecond
+
+// WaitApplied waits until everything that is in the stream now has been
+// delivered to the group and acknowledged. ctx bounds the wait.
+func (c *Client) WaitApplied(ctx context.Context, stream, group string) error {
+	tail, err := c.LastID(ctx, stream)
+	if err != nil {
+		return err
+	}
+	for {
+		info, err := c.Info(ctx, stream, group)
+		if err != nil {
+			return err
+		}
+		if !Less(info.LastDelivered, tail) {
+			oldest := ""
+			if info.Pending > 0 {
+				if oldest, err = c.OldestPending(ctx, stream, group); err != nil {
+					return err
+				}
+			}
+			if oldest == "" || Less(tail, oldest) {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting until %s is applied up to %s: %w", stream, tail, ctx.Err())
+		case <-time.After(waitPoll):
+		}
+	}
+}

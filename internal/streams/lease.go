@@ -1,0 +1,163 @@
+package streams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Claim takes entries that have been idle for at least minIdle from their
+// consumers, starting at id from, and returns those it got together with the
+// ids of ghosts: entries that were deleted while pending and have only to be
+// acknowledged. next is where to go on; "" when the scan is complete. An empty
+// page does not mean that the scan is.
+func (c *Client) Claim(ctx context.Context, stream, group, consumer, from string, minIdle time.Duration) (got []Entry, ghosts []string, next string, err error) {
+	if from == "" {
+		from = "0-0"
+	}
+	ms, next, deleted, err := c.lease.XAutoClaimWithDeleted(ctx, &redis.XAutoClaimArgs{
+		Stream: stream, Group: group, Consumer: consumer, Start: from, MinIdle: minIdle, Count: 100,
+	}).Result()
+	if err != nil && strings.Contains(strings.ToLower(err.Error()), "unknown command") {
+		return c.claimByHand(ctx, stream, group, consumer, from, minIdle)
+	}
+	if err != nil {
+		return nil, nil, "", fmt.Errorf("XAUTOCLAIM %s: %w", stream, err)
+	}
+	for _, m := range ms {
+		if m.Values == nil { // how Redis 6.2 shows a ghost
+			ghosts = append(ghosts, m.ID)
+			continue
+		}
+		got = append(got, Entry{ID: m.ID, Values: m.Values})
+	}
+	if next == "0-0" {
+		next = ""
+	}
+	return got, append(ghosts, deleted...), next, nil
+}
+
+// claimByHand is Claim with XPENDING and XCLAIM, for servers without
+// XAUTOCLAIM.
+func (c *Client) claimByHand(ctx context.Context, stream, group, consumer, from string, minIdle time.Duration) (got []Entry, ghosts []string, next string, err error) {
+	ps, err := c.lease.XPendingExt(ctx, &redis.XPendingExtArgs{
+		Stream: stream, Group: group, Idle: minIdle, Start: from, End: "+", Count: 100,
+	}).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, nil, "", fmt.Errorf("XPENDING %s: %w", stream, err)
+	}
+	if len(ps) == 0 {
+		return nil, nil, "", nil
+	}
+	ids := make([]string, len(ps))
+	for i, p := range ps {
+		ids[i] = p.ID
+	}
+	claimed, err := c.lease.XClaimJustID(ctx, &redis.XClaimArgs{
+		Stream: stream, Group: group, Consumer: consumer, MinIdle: minIdle, Messages: ids,
+	}).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, nil, "", fmt.Errorf("XCLAIM %s: %w", stream, err)
+	}
+	es, err := c.Fetch(ctx, stream, claimed)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	for _, e := range es {
+		if e.Values == nil {
+			ghosts = append(ghosts, e.ID)
+		} else {
+			got = append(got, e)
+		}
+	}
+	if len(ps) == 100 {
+		ms, seq := splitID(ids[99])
+		next = fmt.Sprintf("%d-%d", ms, seq+1)
+	}
+	return got, ghosts, next, nil
+}
+
+// Ownership is what XPENDING says about an entry that a consumer believes to
+// hold.
+type Ownership int
+
+const (
+	// Held: the consumer owns the entry.
+	Held Ownership = iota
+	// Taken: another consumer owns it.
+	Taken
+	// Gone: nobody does; it was acknowledged, or Redis lost it.
+	Gone
+)
+
+// Owned tells, for each id, whether the consumer still owns it. If Redis lost
+// the whole group, every entry is Gone.
+func (c *Client) Owned(ctx context.Context, stream, group, consumer string, ids []string) ([]Ownership, error) {
+	out := make([]Ownership, 0, len(ids))
+	for len(ids) > 0 {
+		n := min(len(ids), page)
+		pipe := c.lease.Pipeline()
+		cmds := make([]*redis.XPendingExtCmd, n)
+		for i, id := range ids[:n] {
+			cmds[i] = pipe.XPendingExt(ctx, &redis.XPendingExtArgs{Stream: stream, Group: group, Start: id, End: id, Count: 1})
+		}
+		if _, err := pipe.Exec(ctx); err != nil && !LostGroup(err) && !errors.Is(err, redis.Nil) {
+			return nil, fmt.Errorf("XPENDING %s: %w", stream, err)
+		}
+		for _, cmd := range cmds {
+			o := Gone
+			if ps := cmd.Val(); len(ps) == 1 {
+				o = Taken
+				if ps[0].Consumer == consumer {
+					o = Held
+				}
+			}
+			out = append(out, o)
+		}
+		ids = ids[n:]
+	}
+	return out, nil
+}
+
+// Renew resets the idle time of entries that the consumer holds. The caller
+// has just checked with Owned that it does: XCLAIM itself does not ask. It
+// never revives an entry that was acknowledged.
+func (c *Client) Renew(ctx context.Context, stream, group, consumer string, ids []string) error {
+	for len(ids) > 0 {
+		n := min(len(ids), page)
+		err := c.lease.XClaimJustID(ctx, &redis.XClaimArgs{
+			Stream: stream, Group: group, Consumer: consumer, MinIdle: 0, Messages: ids[:n],
+		}).Err()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return fmt.Errorf("XCLAIM %s: %w", stream, err)
+		}
+		ids = ids[n:]
+	}
+	return nil
+}
+
+// LeaveGroup removes a consumer that holds nothing. A consumer with pending
+// entries is left alone, because removing it would make them undeliverable;
+// false is returned then.
+func (c *Client) LeaveGroup(ctx context.Context, stream, group, consumer string) (bool, error) {
+	ps, err := c.lease.XPendingExt(ctx, &redis.XPendingExtArgs{
+		Stream: stream, Group: group, Start: "-", End: "+", Count: 1, Consumer: consumer,
+	}).Result()
+	if LostGroup(err) {
+		return true, nil
+	}
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return false, fmt.Errorf("XPENDING %s: %w", stream, err)
+	}
+	if len(ps) > 0 {
+		return false, nil
+	}
+	if err := c.lease.XGroupDelConsumer(ctx, stream, group, consumer).Err(); err != nil && !LostGroup(err) {
+		return false, fmt.Errorf("XGROUP DELCONSUMER %s: %w", stream, err)
+	}
+	return true, nil
+}

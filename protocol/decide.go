@@ -1,0 +1,330 @@
+package protocol
+
+import (
+	"fmt"
+	"time"
+)
+
+// Task is what decisions depend on and change: one row of tasks without its
+// constant fields. Methods return the events of the moves they made; a task
+// and its events must be stored in one transaction.
+type Task struct {
+	ID            ID
+	State         State
+	Attempt       int
+	MaxRetries    int
+	Delivery      int64
+	Interruptions int
+	// Seq is the seq of the task's last event.
+	Seq int
+	// DueAt is when the task is to be dispatched; zero if it is not waiting
+	// in Postgres.
+	DueAt       time.Time
+	NextRetryAt time.Time
+	Policy      RetryPolicy
+	// Applied is the last outcome that ended an execution, so that a repeat
+	// of it is recognised.
+	AppliedKind     OutcomeKind
+	AppliedDelivery int64
+	// RejectedDelivery is the highest delivery of which a refused outcome was
+	// recorded.
+	RejectedDelivery      int64
+	WorkerID              string
+	Code                  Code
+	Reason                string
+	StartedAt, FinishedAt time.Time
+	Result                []byte
+	TraceID               string
+	DLQID                 ID
+}
+
+// RetryCount is Attempt - 1.
+func (t *Task) RetryCount() int { return t.Attempt - 1 }
+
+// Env is what a decision needs besides the task.
+type Env struct {
+	// Now is the time of the decision, by Postgres' clock.
+	Now time.Time
+	// Seed is the deployment's jitter seed.
+	Seed []byte
+	// MaxInterruptions: more interruptions than this make a dead letter.
+	MaxInterruptions int
+}
+
+// Verdict says what became of an outcome.
+type Verdict int
+
+const (
+	// Applied: the task moved; store it with its events.
+	Applied Verdict = iota
+	// Repeated: the outcome was applied before, or a claim came after its
+	// outcome. Nothing to store; no alarm.
+	Repeated
+	// Rejected: fenced or illegal (TASK_INVALID_TRANSITION). The state did not
+	// change; there may be a task.transition_rejected event to store.
+	Rejected
+)
+
+// String returns the verdict's name as metrics show it.
+func (v Verdict) String() string { return [...]string{"applied", "repeated", "rejected"}[v] }
+
+// move makes one transition and its event. It panics on a pair outside the
+// table: callers check first, and a decision that reached here with such a
+// pair must never be stored.
+func (t *Task) move(to State, typ EventType, env Env, actor string) *Event {
+	if !Allowed(t.State, to) {
+		panic(fmt.Sprintf("protocol: %s: %s → %s is not in the transition table", t.ID, t.State, to))
+	}
+	from := t.State
+	t.State = to
+	if to != StateRetrying {
+		t.NextRetryAt = time.Time{}
+	}
+	if to.Terminal() {
+		t.FinishedAt = env.Now
+	}
+	return t.event(from, typ, env, actor)
+}
+
+// event appends an event that describes the task as it stands.
+func (t *Task) event(from State, typ EventType, env Env, actor string) *Event {
+	t.Seq++
+	return &Event{
+		TaskID: t.ID, Seq: t.Seq, Type: typ, From: from, To: t.State,
+		Attempt: t.Attempt, Delivery: t.Delivery, NextRetryAt: t.NextRetryAt,
+		BackoffDelay: -1, Actor: actor, TraceID: t.TraceID, OccurredAt: env.Now,
+	}
+}
+
+// ApplyOutcome decides what an outcome from a worker does to the task. Only an
+// outcome of the task's current delivery counts; one whose claim was never
+// recorded brings its claim with it.
+func (t *Task) ApplyOutcome(o *Outcome, env Env) ([]*Event, Verdict) {
+	if o.Delivery == t.AppliedDelivery && (o.Kind == OutcomeClaimed || o.Kind == t.AppliedKind) {
+		return nil, Repeated
+	}
+	if o.Delivery != t.Delivery {
+		if o.Kind == OutcomeSkipped && t.State == StateCancelled {
+			return nil, Repeated
+		}
+		return t.reject(o, env, fmt.Sprintf("delivery %d is not the current %d", o.Delivery, t.Delivery))
+	}
+	if o.Kind == OutcomeClaimed && t.State == StateRunning {
+		return nil, Repeated
+	}
+	var events []*Event
+	unclaimed := t.State == StateQueued || t.State == StateRetrying
+	if unclaimed && (o.Kind == OutcomeReleased || o.Kind == OutcomeSkipped) && o.StartedAt.IsZero() {
+		return []*Event{t.release(o, env)}, Applied
+	}
+	if unclaimed {
+		events = append(events, t.claim(o, env))
+	}
+	if t.State != StateRunning {
+		return t.reject(o, env, fmt.Sprintf("outcome %s in state %s", o.Kind, t.State))
+	}
+	switch o.Kind {
+	case OutcomeClaimed:
+		return events, Applied
+	case OutcomeSucceeded:
+		events = append(events, t.succeed(o, env))
+	case OutcomeFailed:
+		events = append(events, t.fail(o, env))
+	case OutcomeSnoozed:
+		events = append(events, t.retry(o, env, max(o.Delay, 0), RetryData{DelaySource: DelayFromSnooze}))
+	case OutcomeApprovalNeeded:
+		t.Delivery++
+		e := t.move(StateWaitingApproval, EventApprovalRequested, env, ActorWorker)
+		e.Reason = o.Error
+		events = append(events, e)
+	default: // released, skipped
+		events = append(events, t.release(o, env))
+	}
+	t.AppliedKind, t.AppliedDelivery = o.Kind, o.Delivery
+	last := events[len(events)-1]
+	last.WorkerID, last.MessageID = o.WorkerID, o.MessageID
+	return events, Applied
+}
+
+func (t *Task) claim(o *Outcome, env Env) *Event {
+	e := t.move(StateRunning, EventClaimed, env, ActorWorker)
+	t.WorkerID = o.WorkerID
+	t.StartedAt = env.Now
+	t.DueAt = time.Time{}
+	e.WorkerID, e.MessageID = o.WorkerID, o.MessageID
+	if !o.StartedAt.IsZero() {
+		e.Data = data(map[string]int64{"worker_started_at_ms": o.StartedAt.UnixMilli()})
+	}
+	return e
+}
+
+func (t *Task) succeed(o *Outcome, env Env) *Event {
+	t.Result = o.Result
+	e := t.move(StateSucceeded, EventSucceeded, env, ActorWorker)
+	if !o.StartedAt.IsZero() && !o.FinishedAt.Before(o.StartedAt) {
+		e.Data = data(map[string]int64{"duration_ms": o.FinishedAt.Sub(o.StartedAt).Milliseconds()})
+	}
+	return e
+}
+
+// fail schedules the next attempt or gives the task up.
+func (t *Task) fail(o *Outcome, env Env) *Event {
+	code := o.Code
+	if code == "" {
+		code = CodeExecutionFailed
+	}
+	t.Code, t.Reason = code, o.Error
+	if o.Retryable && t.Attempt < 1+t.MaxRetries {
+		t.Attempt++
+		delay, d := o.Delay, RetryData{DelaySource: DelayFromRetryAfter}
+		if delay < 0 {
+			jitter := t.Policy.Jitter(env.Seed, t.ID, t.RetryCount())
+			delay = t.Policy.Backoff(t.RetryCount()) + jitter
+			policy := t.Policy
+			d = RetryData{DelaySource: DelayFromPolicy, JitterMS: jitter.Milliseconds(), Policy: &policy}
+		}
+		e := t.retry(o, env, delay, d)
+		e.Code, e.Reason = code, o.Error
+		return e
+	}
+	if o.Retryable {
+		t.Code = CodeRetryExhausted
+		t.Reason = Text(fmt.Sprintf("%s: %s", code, o.Error))
+	}
+	return t.giveUp(env, ActorWorker)
+}
+
+func (t *Task) retry(o *Outcome, env Env, delay time.Duration, d RetryData) *Event {
+	t.Delivery++
+	t.NextRetryAt = env.Now.Add(delay)
+	t.DueAt = t.NextRetryAt
+	e := t.move(StateRetrying, EventRetryScheduled, env, ActorWorker)
+	e.BackoffDelay = delay
+	e.Data = data(d)
+	e.Reason = o.Error
+	return e
+}
+
+// giveUp starts the dead-letter sub-flow; Code and Reason are set already.
+func (t *Task) giveUp(env Env, actor string) *Event {
+	t.DLQID = DLQID(t.ID)
+	t.DueAt = time.Time{}
+	e := t.move(StateDLQPending, EventDLQ, env, actor)
+	e.Code, e.Reason = t.Code, t.Reason
+	e.Data = data(DLQData{Step: StateDLQPending, DLQID: t.DLQID.String()})
+	return e
+}
+
+// Delays of a task that was handed back because no handler knew its type: it
+// doubles with each delivery.
+const (
+	minUnknownDelay = time.Second
+	maxUnknownDelay = time.Minute
+)
+
+// release hands the task back: it restarts at once, or after a growing delay
+// if its type was unknown to the worker.
+func (t *Task) release(o *Outcome, env Env) *Event {
+	t.AppliedKind, t.AppliedDelivery = o.Kind, o.Delivery
+	t.DueAt = env.Now
+	if o.Code == CodeUnknownType {
+		t.DueAt = env.Now.Add(min(minUnknownDelay<<min(t.Delivery-1, 6), maxUnknownDelay))
+	}
+	t.Delivery++
+	e := t.move(StateInterrupted, EventInterrupted, env, ActorWorker)
+	e.Code, e.Reason = o.Code, o.Error
+	if e.Code == CodeWorkerLost { // Fold counts interruptions by this code, and this is none
+		e.Code = ""
+	}
+	e.WorkerID, e.MessageID = o.WorkerID, o.MessageID
+	return e
+}
+
+func (t *Task) reject(o *Outcome, env Env, why string) ([]*Event, Verdict) {
+	if o.Delivery <= t.RejectedDelivery {
+		return nil, Rejected
+	}
+	t.RejectedDelivery = o.Delivery
+	e := t.event(t.State, EventTransitionRejected, env, ActorWorker)
+	e.Code, e.Reason = CodeInvalidTransition, why
+	e.WorkerID, e.MessageID = o.WorkerID, o.MessageID
+	e.Data = data(RejectedData{Kind: o.Kind, Delivery: o.Delivery})
+	return []*Event{e}, Rejected
+}
+
+// Dispatch prepares a due task for its stream: it stops waiting in Postgres,
+// and becomes queued if it was pending or interrupted. It returns no event
+// where the state stays. ok is false if a task in this state can't be
+// dispatched.
+func (t *Task) Dispatch(env Env) (events []*Event, ok bool) {
+	switch t.State {
+	case StatePending, StateInterrupted:
+		events = []*Event{t.move(StateQueued, EventQueued, env, ActorDispatcher)}
+	case StateQueued, StateRetrying:
+	default:
+		return nil, false
+	}
+	t.DueAt = time.Time{}
+	return events, true
+}
+
+// Redispatch voids the current delivery of a task whose stream entry was lost
+// and makes it due now. ok is false in states where no entry is expected.
+func (t *Task) Redispatch(env Env, reason string) (events []*Event, ok bool) {
+	if t.State != StateQueued && t.State != StateRetrying {
+		return nil, false
+	}
+	t.Delivery++
+	t.DueAt = env.Now
+	e := t.move(t.State, EventRedispatched, env, ActorReconciler)
+	e.Reason = reason
+	return []*Event{e}, true
+}
+
+// Lost ends the execution of a worker that was lost: the task is interrupted
+// and due now, or given up after too many interruptions. reclaim, if not nil,
+// is recorded as task.reclaimed before. ok is false in states in which no
+// worker can hold the task.
+func (t *Task) Lost(env Env, actor, reason string, reclaim *ReclaimData) (events []*Event, ok bool) {
+	if t.State != StateQueued && t.State != StateRetrying && t.State != StateRunning {
+		return nil, false
+	}
+	if reclaim != nil {
+		e := t.event(t.State, EventReclaimed, env, actor)
+		e.WorkerID, e.MessageID = reclaim.OriginalConsumer, reclaim.MessageID
+		e.Reason, e.Data = reason, data(reclaim)
+		events = append(events, e)
+	}
+	t.Delivery++
+	t.Interruptions++
+	t.DueAt = env.Now
+	e := t.move(StateInterrupted, EventInterrupted, env, actor)
+	e.Code, e.Reason = CodeWorkerLost, reason
+	if reclaim != nil {
+		e.WorkerID, e.MessageID = reclaim.OriginalConsumer, reclaim.MessageID
+	}
+	events = append(events, e)
+	if t.Interruptions > env.MaxInterruptions {
+		t.Code = CodeWorkerLost
+		t.Reason = fmt.Sprintf("interrupted %d times, at most %d are allowed; last: %s", t.Interruptions, env.MaxInterruptions, reason)
+		events = append(events, t.giveUp(env, actor))
+	}
+	return events, true
+}
+
+// RecordDeadLetter finishes the dead-letter sub-flow after the dead letter is
+// in stream:dlq. ok is false if the task is not in it.
+func (t *Task) RecordDeadLetter(env Env) (events []*Event, ok bool) {
+	if t.State == StateDLQPending {
+		e := t.move(StateDLQRecorded, EventDLQ, env, ActorDeadLetter)
+		e.Code, e.Reason = t.Code, t.Reason
+		e.Data = data(DLQData{Step: StateDLQRecorded, DLQID: t.DLQID.String()})
+		events = append(events, e)
+	}
+	if t.State != StateDLQRecorded {
+		return nil, false
+	}
+	e := t.move(StateFailed, EventFailed, env, ActorDeadLetter)
+	e.Code, e.Reason = t.Code, t.Reason
+	return append(events, e), true
+}

@@ -1,0 +1,346 @@
+package protocol
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Bounds that every decoder enforces, so that no entry can make a reader
+// allocate without limit. The payload's own limit is the orchestrator's.
+const (
+	maxName    = 255     // bytes of an id, key, type or worker name
+	maxText    = 4 << 10 // bytes of an error text kept in an event
+	maxContent = 8 << 20 // bytes of a payload or result
+)
+
+// TaskEntry is one entry of a task stream: one delivery of one task.
+type TaskEntry struct {
+	ID       ID
+	TaskID   string // the caller's id; ID's string if it gave none
+	Type     string // wire name: tool_name
+	Payload  []byte // JSON
+	Tenant   string
+	Attempt  int
+	Delivery int64
+	// MaxRetries is the number of additional attempts after the first.
+	MaxRetries     int
+	Timeout        time.Duration // start-to-close, whole milliseconds
+	IdempotencyKey string
+	TraceID        string
+	EnqueuedAt     time.Time // whole milliseconds
+}
+
+// Values returns the entry as field-value pairs for XADD. Every entry has the
+// same fields in the same order, so that Redis stores the names once a node.
+func (e *TaskEntry) Values() []any {
+	taskID, key := e.TaskID, e.IdempotencyKey
+	id := e.ID.String()
+	if taskID == id {
+		taskID = ""
+	}
+	if key == e.TaskID {
+		key = ""
+	}
+	return []any{
+		FieldVersion, WireVersion,
+		FieldID, id,
+		FieldTaskID, taskID,
+		FieldToolName, e.Type,
+		FieldPayload, e.Payload,
+		FieldTenant, e.Tenant,
+		FieldAttempt, e.Attempt,
+		FieldMaxRetries, e.MaxRetries,
+		FieldDelivery, e.Delivery,
+		FieldTimeoutMS, e.Timeout.Milliseconds(),
+		FieldIdempotencyKey, key,
+		FieldTraceID, e.TraceID,
+		FieldEnqueuedAt, e.EnqueuedAt.UnixMilli(),
+	}
+}
+
+// Pair is the identity of one delivery: it is in its stream at most once.
+type Pair struct {
+	ID       ID
+	Delivery int64
+}
+
+// PairOf reads only the identity of a task entry; ok is false if the entry is
+// no task.
+func PairOf(values map[string]any) (p Pair, ok bool) {
+	d := decoder{values: values}
+	p = Pair{d.id(FieldID), d.integer(FieldDelivery, 1, 1<<62)}
+	return p, d.err == nil
+}
+
+// DecodeTask reads a task entry. Unknown fields are ignored. The error is an
+// *Error with code TASK_INPUT_INVALID that names the field.
+func DecodeTask(values map[string]any) (*TaskEntry, error) {
+	d := decoder{values: values}
+	d.version()
+	e := &TaskEntry{
+		ID:             d.id(FieldID),
+		TaskID:         d.optional(FieldTaskID, maxName),
+		Type:           d.required(FieldToolName, maxName),
+		Payload:        []byte(d.required(FieldPayload, maxContent)),
+		Tenant:         d.optional(FieldTenant, maxName),
+		Attempt:        int(d.integer(FieldAttempt, 1, 1<<31-1)),
+		MaxRetries:     int(d.integer(FieldMaxRetries, 0, 1<<31-1)),
+		Delivery:       d.integer(FieldDelivery, 1, 1<<62),
+		Timeout:        time.Duration(d.integer(FieldTimeoutMS, 1, 1<<31-1)) * time.Millisecond,
+		IdempotencyKey: d.optional(FieldIdempotencyKey, maxName),
+		TraceID:        d.optional(FieldTraceID, maxName),
+		EnqueuedAt:     d.time(FieldEnqueuedAt),
+	}
+	if d.err != nil {
+		return nil, d.err
+	}
+	if e.TaskID == "" {
+		e.TaskID = e.ID.String()
+	}
+	if e.IdempotencyKey == "" {
+		e.IdempotencyKey = e.TaskID
+	}
+	if e.Tenant == "" {
+		e.Tenant = DefaultTenant
+	}
+	return e, nil
+}
+
+// OutcomeKind says what an entry of stream:result reports.
+type OutcomeKind string
+
+// The outcome kinds of the contract, section 5.
+const (
+	// OutcomeClaimed: the execution started. Sent on its own only for
+	// executions that still run after a while; else it travels inside the
+	// outcome as started_at.
+	OutcomeClaimed OutcomeKind = "claimed"
+	// OutcomeSucceeded: the handler returned; result is its JSON value.
+	OutcomeSucceeded OutcomeKind = "succeeded"
+	// OutcomeFailed: error_code, error and retryable say why.
+	OutcomeFailed OutcomeKind = "failed"
+	// OutcomeSnoozed: run again after delay_ms without spending a retry.
+	OutcomeSnoozed OutcomeKind = "snoozed"
+	// OutcomeReleased: handed back unfinished (shutdown, unknown type).
+	OutcomeReleased OutcomeKind = "released"
+	// OutcomeApprovalNeeded: the handler asks for approval before it goes on.
+	OutcomeApprovalNeeded OutcomeKind = "approval_needed"
+	// OutcomeSkipped: the entry's task was cancelled before it started.
+	OutcomeSkipped OutcomeKind = "skipped"
+)
+
+// OutcomeKinds lists every kind.
+func OutcomeKinds() []OutcomeKind {
+	return []OutcomeKind{
+		OutcomeClaimed, OutcomeSucceeded, OutcomeFailed, OutcomeSnoozed,
+		OutcomeReleased, OutcomeApprovalNeeded, OutcomeSkipped,
+	}
+}
+
+// Outcome is one entry of stream:result.
+type Outcome struct {
+	ID       ID
+	Delivery int64
+	Kind     OutcomeKind
+	WorkerID string
+	// MessageID is the task stream entry that the execution came from.
+	MessageID string
+	// StartedAt and FinishedAt are the worker's clock in whole milliseconds;
+	// StartedAt is zero if the execution never started.
+	StartedAt, FinishedAt time.Time
+	Result                []byte // JSON, for succeeded
+	Code                  Code   // for failed and released
+	Error                 string // for failed, released, approval_needed
+	Retryable             bool   // for failed
+	// Delay is what the handler asked for (failed: RetryAfter; snoozed);
+	// negative if it asked for none.
+	Delay time.Duration
+}
+
+// Values returns the outcome as field-value pairs for XADD.
+func (o *Outcome) Values() []any {
+	v := []any{
+		FieldVersion, WireVersion,
+		FieldID, o.ID.String(),
+		FieldDelivery, o.Delivery,
+		FieldKind, string(o.Kind),
+		FieldWorkerID, o.WorkerID,
+		FieldMessageID, o.MessageID,
+		FieldStartedAt, millis(o.StartedAt),
+		FieldFinishedAt, millis(o.FinishedAt),
+	}
+	if len(o.Result) > 0 {
+		v = append(v, FieldResult, o.Result)
+	}
+	if o.Code != "" {
+		v = append(v, FieldErrorCode, string(o.Code))
+	}
+	if o.Error != "" {
+		v = append(v, FieldError, o.Error)
+	}
+	if o.Retryable {
+		v = append(v, FieldRetryable, "1")
+	}
+	if o.Delay >= 0 {
+		v = append(v, FieldDelayMS, o.Delay.Milliseconds())
+	}
+	return v
+}
+
+// DecodeOutcome reads an entry of stream:result. Unknown fields are ignored.
+// The error is an *Error with code TASK_INPUT_INVALID that names the field.
+func DecodeOutcome(values map[string]any) (*Outcome, error) {
+	d := decoder{values: values}
+	d.version()
+	o := &Outcome{
+		ID:         d.id(FieldID),
+		Delivery:   d.integer(FieldDelivery, 1, 1<<62),
+		Kind:       OutcomeKind(d.required(FieldKind, maxName)),
+		WorkerID:   d.optional(FieldWorkerID, maxName),
+		MessageID:  d.optional(FieldMessageID, maxName),
+		StartedAt:  d.optionalTime(FieldStartedAt),
+		FinishedAt: d.optionalTime(FieldFinishedAt),
+		Result:     []byte(d.optional(FieldResult, maxContent)),
+		Code:       Code(d.optional(FieldErrorCode, maxName)),
+		Error:      Text(d.optional(FieldError, maxContent)),
+		Retryable:  d.optional(FieldRetryable, maxName) == "1",
+		Delay:      -1,
+	}
+	if s := d.optional(FieldDelayMS, maxName); s != "" {
+		o.Delay = time.Duration(d.integer(FieldDelayMS, 0, maxDelayMS)) * time.Millisecond
+	}
+	if d.err == nil && !validKind(o.Kind) {
+		d.fail(FieldKind, "unknown outcome kind %q", clip(string(o.Kind), 64))
+	}
+	if d.err != nil {
+		return nil, d.err
+	}
+	return o, nil
+}
+
+func validKind(k OutcomeKind) bool {
+	switch k {
+	case OutcomeClaimed, OutcomeSucceeded, OutcomeFailed, OutcomeSnoozed,
+		OutcomeReleased, OutcomeApprovalNeeded, OutcomeSkipped:
+		return true
+	}
+	return false
+}
+
+// Text makes s fit for an event or a dead letter: valid UTF-8 without NUL, at
+// most 4 KiB.
+func Text(s string) string {
+	ok := len(s) <= maxText && utf8.ValidString(s)
+	for i := 0; ok && i < len(s); i++ {
+		ok = s[i] != 0
+	}
+	if ok {
+		return s
+	}
+	out := make([]rune, 0, min(len(s), maxText))
+	n := 0
+	for _, r := range s {
+		if r == 0 {
+			r = utf8.RuneError
+		}
+		if n += utf8.RuneLen(r); n > maxText-len("…") {
+			return string(out) + "…"
+		}
+		out = append(out, r)
+	}
+	return string(out)
+}
+
+func millis(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+// decoder reads typed fields and keeps the first fault.
+type decoder struct {
+	values map[string]any
+	err    error
+}
+
+func (d *decoder) fail(field, format string, args ...any) {
+	if d.err == nil {
+		d.err = Errorf(CodeInputInvalid, field, format, args...)
+	}
+}
+
+func (d *decoder) version() {
+	if v := d.optional(FieldVersion, maxName); v != WireVersion {
+		d.fail(FieldVersion, "is %q, this reader understands version %s", clip(v, 16), WireVersion)
+	}
+}
+
+func (d *decoder) optional(field string, limit int) string {
+	v, ok := d.values[field]
+	if !ok {
+		return ""
+	}
+	s, ok := v.(string)
+	if !ok {
+		s = fmt.Sprint(v)
+	}
+	if len(s) > limit {
+		d.fail(field, "has %d bytes, at most %d are allowed", len(s), limit)
+		return ""
+	}
+	if field == FieldError {
+		return s // goes through Text
+	}
+	if !utf8.ValidString(s) || strings.IndexByte(s, 0) >= 0 {
+		d.fail(field, "is not valid UTF-8 without NUL")
+		return ""
+	}
+	return s
+}
+
+func (d *decoder) required(field string, limit int) string {
+	s := d.optional(field, limit)
+	if s == "" {
+		d.fail(field, "is missing")
+	}
+	return s
+}
+
+func (d *decoder) id(field string) ID {
+	id, err := ParseID(d.required(field, maxName))
+	if err != nil {
+		d.fail(field, "%v", err)
+	}
+	return id
+}
+
+func (d *decoder) integer(field string, lo, hi int64) int64 {
+	s := d.required(field, maxName)
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < lo || n > hi {
+		d.fail(field, "is %q, want a whole number from %d to %d", clip(s, 32), lo, hi)
+		return lo
+	}
+	return n
+}
+
+// maxMillis bounds times on the wire: the year 9999.
+const maxMillis = 253402300799999
+
+func (d *decoder) time(field string) time.Time {
+	return time.UnixMilli(d.integer(field, 0, maxMillis)).UTC()
+}
+
+func (d *decoder) optionalTime(field string) time.Time {
+	if d.optional(field, maxName) == "" {
+		return time.Time{}
+	}
+	if t := d.time(field); t.UnixMilli() != 0 {
+		return t
+	}
+	return time.Time{} // millis' zero
+}

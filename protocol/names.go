@@ -1,0 +1,77 @@
+package protocol
+
+import "strings"
+
+// Names on the wire, fixed by the task queue protocol.
+const (
+	// StreamTask carries tasks to workers; a named queue Q uses "stream:task:Q".
+	StreamTask = "stream:task"
+	// StreamResult carries outcomes to orchestrators.
+	StreamResult = "stream:result"
+	// StreamDLQ holds dead letters.
+	StreamDLQ = "stream:dlq"
+	// GroupWorkers consumes the task streams.
+	GroupWorkers = "cg:workers"
+	// GroupOrchestrators consumes StreamResult and StreamDLQ.
+	GroupOrchestrators = "cg:orchestrators"
+)
+
+// Default names where a request leaves one out.
+const (
+	DefaultQueue  = "default"
+	DefaultTenant = "default"
+)
+
+// TaskStream returns the stream of a queue.
+func TaskStream(queue string) string {
+	if queue == DefaultQueue || queue == "" {
+		return StreamTask
+	}
+	return StreamTask + ":" + queue
+}
+
+// QueueOf returns the queue of a task stream; ok is false if the name is none.
+func QueueOf(stream string) (queue string, ok bool) {
+	if stream == StreamTask {
+		return DefaultQueue, true
+	}
+	return strings.CutPrefix(stream, StreamTask+":")
+}
+
+// WireVersion is the version every entry carries in field "v". A reader
+// accepts entries of its own version and ignores fields it does not know.
+const WireVersion = "1"
+
+// Field names of stream entries.
+const (
+	FieldVersion        = "v"
+	FieldID             = "id"
+	FieldTaskID         = "task_id"
+	FieldToolName       = "tool_name"
+	FieldPayload        = "payload"
+	FieldTenant         = "tenant"
+	FieldAttempt        = "attempt"
+	FieldMaxRetries     = "max_retries"
+	FieldDelivery       = "delivery"
+	FieldTimeoutMS      = "timeout_ms"
+	FieldIdempotencyKey = "idempotency_key"
+	FieldTraceID        = "trace_id"
+	FieldEnqueuedAt     = "enqueued_at"
+
+	FieldKind       = "kind"
+	FieldWorkerID   = "worker_id"
+	FieldMessageID  = "message_id"
+	FieldStartedAt  = "started_at"
+	FieldFinishedAt = "finished_at"
+	FieldResult     = "result"
+	FieldErrorCode  = "error_code"
+	FieldError      = "error"
+	FieldRetryable  = "retryable"
+	FieldDelayMS    = "delay_ms"
+
+	FieldDLQID      = "dlq_id"
+	FieldRetryCount = "retry_count"
+	FieldFailedAt   = "failed_at"
+	FieldStream     = "stream"
+	FieldRaw        = "raw"
+)

@@ -1,0 +1,128 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"github.com/penstock-dev/penstock/internal/streams"
+	"github.com/penstock-dev/penstock/protocol"
+	"github.com/penstock-dev/penstock/task"
+)
+
+const (
+	// claimReportAfter: the claim of an execution that runs longer than this
+	// is reported on its own; a shorter one's travels inside its outcome.
+	claimReportAfter = 200 * time.Millisecond
+	// timeoutGrace is how long a handler may take to notice that its time is
+	// over before the task is reported as timed out without it.
+	timeoutGrace = 5 * time.Second
+	lookInterval = 50 * time.Millisecond
+)
+
+// keepLeases renews the leases of running entries, reports the claims of long
+// executions, and gives up executions whose handler ignores its timeout.
+func (w *Worker) keepLeases(ctx context.Context) {
+	tick := time.NewTicker(lookInterval)
+	defer tick.Stop()
+	next := time.Now().Add(w.o.VisibilityTimeout / 3)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			w.look(now)
+			if now.Before(next) {
+				continue
+			}
+			next = now.Add(w.o.VisibilityTimeout / 3)
+			if err := w.renew(ctx); err != nil {
+				w.o.Log.Warn("leases not renewed; trying again", "error", err)
+				next = now.Add(w.o.VisibilityTimeout / 12)
+			}
+		}
+	}
+}
+
+// look reports claims and timeouts that are due.
+func (w *Worker) look(now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, x := range w.running {
+		if x.task == nil || x.started.IsZero() {
+			continue
+		}
+		if age := now.Sub(x.started); age > x.task.Timeout+timeoutGrace {
+			if o := x.conclude(); o != nil {
+				o.Kind, o.Code, o.Retryable = protocol.OutcomeFailed, protocol.CodeTimeout, true
+				o.Error = "start-to-close timeout; the handler did not return"
+				w.o.Log.Error("handler ignores its timeout; its slot stays occupied", "type", x.task.Type, "task_id", x.task.TaskID)
+				w.submit(x, o)
+			}
+		} else if age > claimReportAfter {
+			w.reportClaim(x)
+		}
+	}
+}
+
+func (w *Worker) reportClaim(x *execution) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.claimed || x.concluded {
+		return
+	}
+	x.claimed = true
+	o := x.outcome()
+	o.Kind, o.FinishedAt = protocol.OutcomeClaimed, time.Time{}
+	w.settleLater(x, &report{x: x, outcome: o, claim: true})
+}
+
+// renew keeps the entries that this worker holds from being reclaimed. An
+// entry that another consumer owns is lost: its handler is cancelled. An entry
+// that nobody owns was lost by Redis: the handler runs on, its claim is
+// reported at once, and the fence decides about its outcome.
+func (w *Worker) renew(ctx context.Context) error {
+	byStream := map[string][]*execution{}
+	w.mu.Lock()
+	for _, x := range w.running {
+		byStream[x.stream] = append(byStream[x.stream], x)
+	}
+	w.mu.Unlock()
+	for stream, xs := range byStream {
+		ids := make([]string, len(xs))
+		for i, x := range xs {
+			ids[i] = x.entryID
+		}
+		owned, err := w.redis.Owned(ctx, stream, protocol.GroupWorkers, w.id, ids)
+		if err != nil {
+			return err
+		}
+		var held []string
+		for i, x := range xs {
+			switch owned[i] {
+			case streams.Held:
+				held = append(held, ids[i])
+			case streams.Taken:
+				w.lose(x)
+			case streams.Gone:
+				if x.task != nil {
+					w.reportClaim(x)
+				}
+			}
+		}
+		if err := w.redis.Renew(ctx, stream, protocol.GroupWorkers, w.id, held); err != nil && !streams.LostGroup(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *Worker) lose(x *execution) {
+	x.mu.Lock()
+	first := !x.lost
+	x.lost = true
+	x.mu.Unlock()
+	if first && x.task != nil {
+		w.o.Log.Warn("lease lost: another consumer owns the entry", "type", x.task.Type, "task_id", x.task.TaskID, "message_id", x.entryID)
+		x.cancel(task.ErrLeaseLost)
+	}
+}
