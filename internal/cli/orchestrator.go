@@ -26,7 +26,7 @@ report. Any number of orchestrators share one Postgres and one Redis.
 Try it:   orchestrator dev                     a whole system on this machine
           orchestrator enqueue echo '{"n":1}'  (in a second terminal)
           orchestrator task list`)
-	c.AddCommand(serveCmd(), devCmd(), demoCmd(), migrateCmd(), enqueueCmd(), taskCmd(), queueCmd(), configCmd())
+	c.AddCommand(serveCmd(), devCmd(), demoCmd(), migrateCmd(), enqueueCmd(), taskCmd(), queueCmd(), configCmd(), orchestratorHealthCmd())
 	return c
 }
 

@@ -51,6 +51,6 @@ shutdown_grace, hands back the rest, and leaves. A second signal ends it at once
 	}
 	config.AddFlags(p.Flags(), config.DefaultWorker())
 	p.Flags().StringP("output", "o", "table", "output format: table or json")
-	c.AddCommand(p)
+	c.AddCommand(p, workerHealthCmd())
 	return c
 }

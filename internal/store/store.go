@@ -46,6 +46,19 @@ type Store struct {
 	*dbsqlc.Queries
 }
 
+// session are the settings of every connection. A plan is made once, when the
+// tables may still be empty, and must be the right one for millions of rows
+// too: go through indexes, one row at a time. (A plan that was made on empty
+// tables scans them whole, and would go on doing so as they grow.)
+var session = map[string]string{
+	"plan_cache_mode":  "force_generic_plan", // planning the set-based statements costs more than running them
+	"enable_seqscan":   "off",
+	"enable_hashjoin":  "off",
+	"enable_mergejoin": "off",
+	"jit":              "off", // the penalties above would set it off
+	"timezone":         "UTC",
+}
+
 // Open connects, switches to the application role and reads the deployment.
 // It fails if the database is unreachable, not migrated, or refuses the role.
 func Open(ctx context.Context, o Options) (*Store, error) {
@@ -55,10 +68,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	cfg.MaxConns = int32(max(o.MaxConns, 1))
 	cfg.ConnConfig.RuntimeParams["application_name"] = "penstock"
-	// One plan for all batch sizes: custom plans of the large set-based
-	// statements cost more to make than they save.
-	cfg.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
-	cfg.ConnConfig.RuntimeParams["timezone"] = "UTC"
+	for k, v := range session {
+		cfg.ConnConfig.RuntimeParams[k] = v
+	}
 	if cfg.ConnConfig.ConnectTimeout == 0 {
 		cfg.ConnConfig.ConnectTimeout = 5 * time.Second
 	}

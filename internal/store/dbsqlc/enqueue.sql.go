@@ -199,7 +199,7 @@ func (q *Queries) InsertTasks(ctx context.Context, arg InsertTasksParams) ([]*In
 }
 
 const tasksByID = `-- name: TasksByID :many
-SELECT id, name, tenant, queue, type, state, attempt, max_retries, delivery, interruptions, event_seq, schedule_type, scheduled_at, delay_ms, timeout_ms, due_at, next_retry_at, retry_policy, idempotency_scope, idempotency_key, given, trace_id, payload, result, last_error_code, last_error_reason, worker_id, applied_kind, applied_delivery, rejected_delivery, created_at, updated_at, started_at, finished_at FROM tasks WHERE id = ANY($1::uuid[])
+SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.schedule_type, t.scheduled_at, t.delay_ms, t.timeout_ms, t.due_at, t.next_retry_at, t.retry_policy, t.idempotency_scope, t.idempotency_key, t.given, t.trace_id, t.payload, t.result, t.last_error_code, t.last_error_reason, t.worker_id, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.created_at, t.updated_at, t.started_at, t.finished_at FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
 `
 
 func (q *Queries) TasksByID(ctx context.Context, ids []pgid.ID) ([]*Task, error) {

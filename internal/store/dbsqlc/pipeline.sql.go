@@ -54,8 +54,8 @@ func (q *Queries) Candidates(ctx context.Context) ([]*CandidatesRow, error) {
 }
 
 const candidatesAmong = `-- name: CandidatesAmong :many
-SELECT t.id, t.queue, t.state, t.delivery FROM tasks t
-WHERE t.id = ANY($1::uuid[]) AND t.state IN ('queued', 'retrying', 'running') AND t.due_at IS NULL
+SELECT t.id, t.queue, t.state, t.delivery FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+WHERE t.state IN ('queued', 'retrying', 'running') AND t.due_at IS NULL
     AND NOT EXISTS (SELECT 1 FROM dispatch_outbox o WHERE t.id = ANY(o.task_ids))
 ORDER BY t.id
 `
@@ -404,7 +404,8 @@ SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.e
     t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
     t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type,
     clock_timestamp()::timestamptz AS now
-FROM tasks t WHERE t.id = ANY($1::uuid[]) ORDER BY t.id FOR UPDATE
+FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+ORDER BY t.id FOR UPDATE OF t
 `
 
 type LockTasksRow struct {

@@ -430,7 +430,8 @@ func (q *Queries) QueueBacklog(ctx context.Context, queue string) (*QueueBacklog
 }
 
 const terminalAmong = `-- name: TerminalAmong :many
-SELECT id FROM tasks WHERE id = ANY($1::uuid[]) AND state IN ('succeeded', 'failed', 'cancelled')
+SELECT t.id FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+WHERE t.state IN ('succeeded', 'failed', 'cancelled')
 `
 
 func (q *Queries) TerminalAmong(ctx context.Context, ids []pgid.ID) ([]pgid.ID, error) {

@@ -74,4 +74,4 @@ FROM idempotency_keys k JOIN tasks t ON t.id = k.task_id
 WHERE (k.scope, k.key) IN (SELECT unnest(@scopes::text[]), unnest(@keys::text[]));
 
 -- name: TasksByID :many
-SELECT * FROM tasks WHERE id = ANY(@ids::uuid[]);
+SELECT t.* FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id;

@@ -2,7 +2,8 @@
 SELECT * FROM tasks WHERE id = @id;
 
 -- name: TerminalAmong :many
-SELECT id FROM tasks WHERE id = ANY(@ids::uuid[]) AND state IN ('succeeded', 'failed', 'cancelled');
+SELECT t.id FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+WHERE t.state IN ('succeeded', 'failed', 'cancelled');
 
 -- name: ListTasks :many
 -- Newest first; the page starts after (before_at, before_id).

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/penstock-dev/penstock/task"
+	"github.com/penstock-dev/penstock/worker"
+)
+
+// rawStreams is the lower bound: XADD, XREADGROUP, XACK with go-redis and
+// nothing else. It commits nothing and keeps no record.
+type rawStreams struct {
+	c       *redis.Client
+	payload []byte
+}
+
+func newRaw(url string, payload []byte) (*rawStreams, error) {
+	o, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	o.PoolSize, o.MaxRetries = 64, -1
+	return &rawStreams{c: redis.NewClient(o), payload: payload}, nil
+}
+
+func (r *rawStreams) close() { _ = r.c.Close() }
+
+const rawGroup = "bench"
+
+func (r *rawStreams) stream(ctx context.Context) (string, error) {
+	s := fmt.Sprintf("bench:raw:%d", time.Now().UnixNano())
+	return s, r.c.XGroupCreateMkStream(ctx, s, rawGroup, "0").Err()
+}
+
+func (r *rawStreams) enqueue(ctx context.Context, stream string, n int) error {
+	for i := 0; i < n; i += 100 {
+		p := r.c.Pipeline()
+		for range min(100, n-i) {
+			p.XAdd(ctx, &redis.XAddArgs{Stream: stream, Values: []any{"payload", r.payload}})
+		}
+		if _, err := p.Exec(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// work reads, hands entries to as many goroutines as the system's worker has,
+// and acknowledges in batches, until n entries are acknowledged.
+func (r *rawStreams) work(ctx context.Context, stream string, n int, handle func(redis.XMessage)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	work, done := make(chan redis.XMessage, concurrency), make(chan string, 4*concurrency)
+	var wg sync.WaitGroup
+	for range concurrency {
+		wg.Go(func() {
+			for m := range work {
+				handle(m)
+				done <- m.ID
+			}
+		})
+	}
+	defer wg.Wait()
+	defer close(work)
+	acked := make(chan error, 1)
+	go func() { acked <- r.ack(ctx, stream, n, done) }()
+	for {
+		select {
+		case err := <-acked:
+			return err
+		default:
+		}
+		res, err := r.c.XReadGroup(ctx, &redis.XReadGroupArgs{
+			Group: rawGroup, Consumer: "w", Streams: []string{stream, ">"}, Count: 100, Block: 50 * time.Millisecond,
+		}).Result()
+		if errors.Is(err, redis.Nil) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, m := range res[0].Messages {
+			work <- m
+		}
+	}
+}
+
+func (r *rawStreams) ack(ctx context.Context, stream string, n int, done <-chan string) error {
+	for acked := 0; acked < n; {
+		ids := []string{<-done}
+		for more := true; more && len(ids) < 100; {
+			select {
+			case id := <-done:
+				ids = append(ids, id)
+			default:
+				more = false
+			}
+		}
+		if err := r.c.XAck(ctx, stream, rawGroup, ids...).Err(); err != nil {
+			return err
+		}
+		acked += len(ids)
+	}
+	return nil
+}
+
+func (b *bench) rawEnqueueDrain(ctx context.Context) error {
+	s, err := b.raw.stream(ctx)
+	if err != nil {
+		return err
+	}
+	t := time.Now()
+	if err := b.raw.enqueue(ctx, s, b.n); err != nil {
+		return err
+	}
+	b.add("raw: XADD, pipelines of 100", "tasks/s", "", elapsed(b.n, t))
+	t = time.Now()
+	if err := b.raw.work(ctx, s, b.n, func(redis.XMessage) {}); err != nil {
+		return err
+	}
+	b.add("raw: drain (XREADGROUP, XACK)", "tasks/s", "", elapsed(b.n, t))
+	return b.raw.c.Del(ctx, s).Err()
+}
+
+func (b *bench) rawThrough(ctx context.Context) error {
+	s, err := b.raw.stream(ctx)
+	if err != nil {
+		return err
+	}
+	t := time.Now()
+	errs := make(chan error, 1)
+	go func() { errs <- b.raw.enqueue(ctx, s, b.n) }()
+	if err := b.raw.work(ctx, s, b.n, func(redis.XMessage) {}); err != nil {
+		return err
+	}
+	b.add("raw: through (XADD and drain at once)", "tasks/s", "", elapsed(b.n, t))
+	return errors.Join(<-errs, b.raw.c.Del(ctx, s).Err())
+}
+
+func (b *bench) rawLatency(ctx context.Context) error {
+	s, err := b.raw.stream(ctx)
+	if err != nil {
+		return err
+	}
+	lat := newLatencies(b.latency)
+	worked := make(chan error, 1)
+	go func() {
+		worked <- b.raw.work(ctx, s, b.latency, func(m redis.XMessage) {
+			var i int
+			_, _ = fmt.Sscan(m.Values["i"].(string), &i)
+			lat.started(i)
+		})
+	}()
+	err = pace(ctx, b.latency, func(i int) error {
+		lat.sent(i)
+		return b.raw.c.XAdd(ctx, &redis.XAddArgs{Stream: s, Values: []any{"i", i}}).Err()
+	})
+	if err != nil {
+		return err
+	}
+	if err := <-worked; err != nil {
+		return err
+	}
+	p50, p99 := lat.percentiles()
+	b.add("raw: start latency at 500/s, p50", "ms", "", p50)
+	b.add("raw: start latency at 500/s, p99", "ms", "", p99)
+	return b.raw.c.Del(ctx, s).Err()
+}
+
+// noopWorkerTimed is noopWorker with a handler that notes when it starts.
+func (b *bench) noopWorkerTimed(ctx context.Context, queue string, lat *latencies) (stop func() error, err error) {
+	w, err := worker.New(worker.Options{
+		RedisURL: b.dev.RedisURL, Queues: []string{queue}, Concurrency: concurrency, IgnoreSignals: true,
+		Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.HandleRaw(noop.Name(), func(_ context.Context, r *task.Raw) (json.RawMessage, error) {
+		var p struct {
+			I int `json:"i"`
+		}
+		if err := json.Unmarshal(r.Payload, &p); err != nil {
+			return nil, err
+		}
+		lat.started(p.I)
+		return nil, nil
+	})
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	return func() error { cancel(); return <-done }, nil
+}
