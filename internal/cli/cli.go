@@ -71,6 +71,9 @@ func describe(err error) string {
 	if info := rpc.InfoOf(err); info != nil && info.Code != "" {
 		return (&protocol.Error{Code: protocol.Code(info.Code), Field: info.Field, Message: info.Message}).Error()
 	}
+	if connect.CodeOf(err) == connect.CodeUnavailable && !connect.IsWireError(err) {
+		return config.RedactText(fmt.Sprintf("no orchestrator answers: %v (is it running? --server or PENSTOCK_SERVER says where)", err))
+	}
 	return config.RedactText(err.Error())
 }
 
@@ -107,10 +110,28 @@ func root(name, short, long string) *cobra.Command {
 	c := &cobra.Command{
 		Use: name, Short: short, Long: strings.TrimSpace(long) + "\n\n" + exitHelp,
 		SilenceUsage: true, SilenceErrors: true, Version: version(),
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true}, SuggestionsMinimumDistance: 2,
 	}
+	group(c)
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	c.PersistentFlags().String("config", os.Getenv(config.FileEnv), "configuration file (YAML, TOML or JSON); also "+config.FileEnv)
+	return c
+}
+
+// group makes a command that only holds others: alone it prints its help, and
+// an unknown subcommand is a usage error.
+func group(c *cobra.Command) *cobra.Command {
+	c.Args, c.SuggestionsMinimumDistance = cobra.ArbitraryArgs, 2
+	c.RunE = func(cmd *cobra.Command, a []string) error {
+		if len(a) == 0 {
+			return cmd.Help()
+		}
+		hint := ""
+		if s := cmd.SuggestionsFor(a[0]); len(s) > 0 {
+			hint = fmt.Sprintf("; did you mean %s?", strings.Join(s, " or "))
+		}
+		return usage(fmt.Errorf("unknown command %q for %q%s", a[0], cmd.CommandPath(), hint))
+	}
 	return c
 }
 

@@ -71,7 +71,7 @@ docs/configuration.md; see also: orchestrator config print.`,
 }
 
 func migrateCmd() *cobra.Command {
-	c := &cobra.Command{Use: "migrate", Short: "Create or update the database schema"}
+	c := group(&cobra.Command{Use: "migrate", Short: "Create or update the database schema"})
 	up := &cobra.Command{
 		Use: "up", Short: "Apply pending migrations", Args: args(cobra.NoArgs),
 		Long: "Apply pending migrations. Safe to run from several places at once: one migrates, the others wait.",
@@ -155,7 +155,7 @@ func migrateStatus(ctx context.Context, cmd *cobra.Command, cfg config.Orchestra
 }
 
 func configCmd() *cobra.Command {
-	c := &cobra.Command{Use: "config", Short: "Show the configuration"}
+	c := group(&cobra.Command{Use: "config", Short: "Show the configuration"})
 	p := &cobra.Command{
 		Use: "print", Short: "Print every setting, its value and where it comes from", Args: args(cobra.NoArgs),
 		Long: "Print every setting of `orchestrator serve`, its value and where it comes from: default, file,\nenvironment or flag. Passwords are not shown.",

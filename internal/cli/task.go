@@ -15,7 +15,7 @@ import (
 )
 
 func taskCmd() *cobra.Command {
-	c := &cobra.Command{Use: "task", Short: "Look at tasks and their events"}
+	c := group(&cobra.Command{Use: "task", Short: "Look at tasks and their events"})
 	clientFlags(c)
 	c.AddCommand(taskGetCmd(), taskListCmd(), taskCountCmd(), taskWaitCmd(), taskEventsCmd(), taskWatchCmd())
 	return c

@@ -2,8 +2,15 @@ package cli
 
 import "runtime/debug"
 
-// version is the module's version as the build recorded it.
+// buildVersion is set by release builds (-ldflags -X).
+var buildVersion string
+
+// version is what the build was told, else the module's version as Go
+// recorded it.
 func version() string {
+	if buildVersion != "" {
+		return buildVersion
+	}
 	if i, ok := debug.ReadBuildInfo(); ok && i.Main.Version != "" {
 		return i.Main.Version
 	}
