@@ -21,6 +21,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"connectrpc.com/connect"
 	"github.com/google/uuid"
@@ -159,6 +160,12 @@ func request(r *task.Request) (*penstockv1.EnqueueRequest, error) {
 	if q.TaskId == "" {
 		q.TaskId = uuid.Must(uuid.NewV7()).String()
 	}
+	err := checkText(
+		[2]string{"task_id", q.TaskId}, [2]string{"type", q.Type}, [2]string{"idempotency_key", q.IdempotencyKey},
+		[2]string{"idempotency_scope", q.IdempotencyScope}, [2]string{"tenant", q.Tenant}, [2]string{"queue", q.Queue}, [2]string{"trace_id", q.TraceId})
+	if err != nil {
+		return nil, err
+	}
 	switch {
 	case !r.At.IsZero():
 		q.ScheduleType, q.ScheduledAt = "at", timestamppb.New(r.At)
@@ -174,6 +181,9 @@ func request(r *task.Request) (*penstockv1.EnqueueRequest, error) {
 		q.MaxRetries = &n
 	}
 	if p := r.Retry; p != nil {
+		if err := checkText([2]string{"retry_policy.strategy", p.Strategy}); err != nil {
+			return nil, err
+		}
 		q.RetryPolicy = &penstockv1.RetryPolicy{Strategy: p.Strategy}
 		set := func(d time.Duration, to **int64) {
 			if d != 0 {
@@ -191,8 +201,37 @@ func request(r *task.Request) (*penstockv1.EnqueueRequest, error) {
 	return q, nil
 }
 
-// flush sends a batch until an orchestrator takes it.
+// checkText refuses what protobuf can't carry: it would sink a whole batch.
+func checkText(fields ...[2]string) error {
+	for _, f := range fields {
+		if !utf8.ValidString(f[1]) {
+			return protocol.Errorf(protocol.CodeInputInvalid, f[0], "is not valid UTF-8")
+		}
+	}
+	return nil
+}
+
+// maxCallBytes bounds one call's payloads, well below what a server accepts.
+const maxCallBytes = 16 << 20
+
+// flush sends a batch, in as many calls as its size needs, until an
+// orchestrator takes it.
 func (c *Client) flush(ctx context.Context, reqs []*penstockv1.EnqueueRequest) []Result {
+	out := make([]Result, 0, len(reqs))
+	for len(reqs) > 0 {
+		n, size := 1, len(reqs[0].Payload)
+		for n < len(reqs) && size+len(reqs[n].Payload) <= maxCallBytes {
+			size += len(reqs[n].Payload)
+			n++
+		}
+		out = append(out, c.send(ctx, reqs[:n])...)
+		reqs = reqs[n:]
+	}
+	return out
+}
+
+// send makes one call.
+func (c *Client) send(ctx context.Context, reqs []*penstockv1.EnqueueRequest) []Result {
 	out := make([]Result, len(reqs))
 	res, err := retry(ctx, c, func(ctx context.Context, s penstockv1connect.TaskServiceClient) (*connect.Response[penstockv1.EnqueueBatchResponse], error) {
 		return s.EnqueueBatch(ctx, connect.NewRequest(&penstockv1.EnqueueBatchRequest{Tasks: reqs, IdsOnly: true}))
@@ -239,7 +278,7 @@ func (c *Client) flushAgain(ctx context.Context, reqs []*penstockv1.EnqueueReque
 		case <-time.After(pause):
 		}
 		once.current.Store(c.current.Load())
-		out := once.flush(ctx, reqs)
+		out := once.send(ctx, reqs)
 		left := false
 		for _, r := range out {
 			left = left || r.Err != nil && protocol.CodeOf(r.Err) == ""
@@ -283,8 +322,12 @@ func retry[T any](ctx context.Context, c *Client, call func(context.Context, pen
 
 func temporary(err error) bool {
 	switch connect.CodeOf(err) {
-	case connect.CodeUnavailable, connect.CodeResourceExhausted, connect.CodeAborted:
+	case connect.CodeUnavailable, connect.CodeAborted:
 		return true
+	case connect.CodeResourceExhausted:
+		// Without details it is the transport's: a message over its limit.
+		i := infoOf(err)
+		return i != nil && i.Retryable
 	case connect.CodeUnknown, connect.CodeInternal: // a connection that broke in mid-call
 		var e *connect.Error
 		return errors.As(err, &e) && !connect.IsWireError(err)
@@ -294,18 +337,26 @@ func temporary(err error) bool {
 
 // fromConnect turns an RPC error into the *protocol.Error it carries, if any.
 func fromConnect(err error) error {
+	if info := infoOf(err); info != nil && info.Code != "" {
+		return fromInfo(info)
+	}
+	return err
+}
+
+// infoOf returns the detail that the service's own errors carry, or nil.
+func infoOf(err error) *penstockv1.ErrorInfo {
 	var e *connect.Error
 	if !errors.As(err, &e) {
-		return err
+		return nil
 	}
 	for _, d := range e.Details() {
 		if v, derr := d.Value(); derr == nil {
-			if info, ok := v.(*penstockv1.ErrorInfo); ok && info.Code != "" {
-				return fromInfo(info)
+			if info, ok := v.(*penstockv1.ErrorInfo); ok {
+				return info
 			}
 		}
 	}
-	return err
+	return nil
 }
 
 func fromInfo(i *penstockv1.ErrorInfo) error {
@@ -321,6 +372,9 @@ type Task = penstockv1.Task
 // Get returns a task. The error is a *protocol.Error with TASK_NOT_FOUND if
 // there is none.
 func (c *Client) Get(ctx context.Context, tenant, taskID string) (*Task, error) {
+	if err := checkText([2]string{"tenant", tenant}, [2]string{"task_id", taskID}); err != nil {
+		return nil, err
+	}
 	res, err := retry(ctx, c, func(ctx context.Context, s penstockv1connect.TaskServiceClient) (*connect.Response[penstockv1.GetTaskResponse], error) {
 		return s.GetTask(ctx, connect.NewRequest(&penstockv1.GetTaskRequest{TaskId: taskID, Tenant: tenant}))
 	})
@@ -333,6 +387,9 @@ func (c *Client) Get(ctx context.Context, tenant, taskID string) (*Task, error) 
 // Wait returns the task once it is terminal, or ctx's error. It goes on
 // waiting while orchestrators restart.
 func (c *Client) Wait(ctx context.Context, tenant, taskID string) (*Task, error) {
+	if err := checkText([2]string{"tenant", tenant}, [2]string{"task_id", taskID}); err != nil {
+		return nil, err
+	}
 	for {
 		res, err := retry(ctx, c, func(ctx context.Context, s penstockv1connect.TaskServiceClient) (*connect.Response[penstockv1.WaitTaskResponse], error) {
 			return s.WaitTask(ctx, connect.NewRequest(&penstockv1.WaitTaskRequest{TaskId: taskID, Tenant: tenant, TimeoutMs: 60_000}))

@@ -20,16 +20,16 @@ func (w *Worker) fetch(ctx context.Context, queue string) {
 	stream := protocol.TaskStream(queue)
 	from := streams.History // what a lost reply may have left
 	pause := minPause
-	quiet := false
+	quiet, idle := false, false
 	for {
-		n := w.acquire(ctx)
+		n := w.acquire(ctx, idle)
 		if n == 0 {
 			return
 		}
 		asked := time.Now()
 		es, err := w.redis.Read(context.WithoutCancel(ctx), stream, protocol.GroupWorkers, w.id, from, n)
 		if err != nil {
-			w.release(n)
+			w.giveBack(n)
 			if ctx.Err() != nil {
 				return
 			}
@@ -58,8 +58,13 @@ func (w *Worker) fetch(ctx context.Context, queue string) {
 		case history:
 			from = es[len(es)-1].ID
 		}
-		es = w.mine(ctx, stream, es, asked, history)
-		w.release(n - len(es))
+		idle = len(es) == 0
+		es, err = w.mine(ctx, stream, es, asked, history)
+		if err != nil {
+			w.o.Log.Warn("ownership not known; entries are left for later", "queue", queue, "error", err)
+			from = streams.History
+		}
+		w.giveBack(n - len(es))
 		for _, e := range es {
 			w.start(ctx, queue, stream, e)
 		}
@@ -67,8 +72,11 @@ func (w *Worker) fetch(ctx context.Context, queue string) {
 }
 
 // acquire takes at least one free slot and at most this reader's share of
-// them. It returns 0 when ctx ends.
-func (w *Worker) acquire(ctx context.Context) int {
+// them, each with a place among the unsettled: nothing is fetched whose outcome
+// would have no room. A reader that found nothing takes only one, so that a
+// quiet queue does not hold slots that another needs. It returns 0 when ctx
+// ends.
+func (w *Worker) acquire(ctx context.Context, idle bool) int {
 	if ctx.Err() != nil {
 		return 0
 	}
@@ -77,16 +85,44 @@ func (w *Worker) acquire(ctx context.Context) int {
 		return 0
 	case <-w.slots:
 	}
+	select {
+	case <-ctx.Done():
+		w.release(1)
+		return 0
+	case w.unsettled <- struct{}{}:
+	}
+	share := max(w.o.Concurrency/len(w.o.Queues), 1)
+	if idle && len(w.o.Queues) > 1 {
+		share = 1
+	}
 	n := 1
-	for share := max(w.o.Concurrency/len(w.o.Queues), 1); n < share; n++ {
-		select {
-		case <-w.slots:
-			continue
-		default:
-		}
-		break
+	for n < share && w.tryAcquire() {
+		n++
 	}
 	return n
+}
+
+func (w *Worker) tryAcquire() bool {
+	select {
+	case w.unsettled <- struct{}{}:
+	default:
+		return false
+	}
+	select {
+	case <-w.slots:
+		return true
+	default:
+		<-w.unsettled
+		return false
+	}
+}
+
+// giveBack undoes acquire.
+func (w *Worker) giveBack(n int) {
+	w.release(n)
+	for range n {
+		<-w.unsettled
+	}
 }
 
 func (w *Worker) release(n int) {
@@ -97,10 +133,11 @@ func (w *Worker) release(n int) {
 
 // mine leaves out entries that this process has in flight already, and, where
 // time may have passed since they were delivered, those that another consumer
-// owns by now.
-func (w *Worker) mine(ctx context.Context, stream string, es []streams.Entry, asked time.Time, history bool) []streams.Entry {
+// owns by now. After an error the entries stay pending, to be found in the
+// history.
+func (w *Worker) mine(ctx context.Context, stream string, es []streams.Entry, asked time.Time, history bool) ([]streams.Entry, error) {
 	if !history && time.Since(asked) < w.o.VisibilityTimeout/3 {
-		return es
+		return es, nil
 	}
 	var out []streams.Entry
 	var ids []string
@@ -112,7 +149,7 @@ func (w *Worker) mine(ctx context.Context, stream string, es []streams.Entry, as
 	}
 	w.mu.Unlock()
 	if len(out) == 0 {
-		return nil
+		return nil, nil
 	}
 	owned, err := w.redis.Owned(context.WithoutCancel(ctx), stream, protocol.GroupWorkers, w.id, ids)
 	if err == nil && history {
@@ -124,9 +161,8 @@ func (w *Worker) mine(ctx context.Context, stream string, es []streams.Entry, as
 		}
 		err = w.redis.Renew(context.WithoutCancel(ctx), stream, protocol.GroupWorkers, w.id, held)
 	}
-	if err != nil { // they stay pending; the history is read again after an error
-		w.o.Log.Warn("ownership not known; entries are left for later", "stream", stream, "entries", len(out), "error", err)
-		return nil
+	if err != nil {
+		return nil, err
 	}
 	kept := out[:0]
 	for i, e := range out {
@@ -134,5 +170,5 @@ func (w *Worker) mine(ctx context.Context, stream string, es []streams.Entry, as
 			kept = append(kept, e)
 		}
 	}
-	return kept
+	return kept, nil
 }

@@ -58,22 +58,34 @@ func (w *Worker) look(now time.Time) {
 				w.o.Log.Error("handler ignores its timeout; its slot stays occupied", "type", x.task.Type, "task_id", x.task.TaskID)
 				w.submit(x, o)
 			}
-		} else if age > claimReportAfter {
-			w.reportClaim(x)
+		} else {
+			w.reportClaim(x, now)
 		}
 	}
 }
 
-func (w *Worker) reportClaim(x *execution) {
+// claimRetry is how long after a claim that could not be written it is
+// reported again.
+const claimRetry = time.Second
+
+// reportClaim reports the claim of an execution that runs long enough.
+func (w *Worker) reportClaim(x *execution, now time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.claimed || x.concluded {
+	if x.claimed || x.concluded || now.Before(x.claimAt) {
 		return
 	}
 	x.claimed = true
 	o := x.outcome()
 	o.Kind, o.FinishedAt = protocol.OutcomeClaimed, time.Time{}
 	w.settleLater(x, &report{x: x, outcome: o, claim: true})
+}
+
+// claimAgain makes the claim be reported (again) at the given time.
+func (x *execution) claimAgain(at time.Time) {
+	x.mu.Lock()
+	x.claimed, x.claimAt = false, at
+	x.mu.Unlock()
 }
 
 // renew keeps the entries that this worker holds from being reclaimed. An
@@ -104,8 +116,9 @@ func (w *Worker) renew(ctx context.Context) error {
 			case streams.Taken:
 				w.lose(x)
 			case streams.Gone:
-				if x.task != nil {
-					w.reportClaim(x)
+				if x.running() { // an earlier claim may be lost too
+					x.claimAgain(time.Time{})
+					w.reportClaim(x, time.Now())
 				}
 			}
 		}
@@ -114,6 +127,14 @@ func (w *Worker) renew(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// running reports whether the handler was started and the lease is not known
+// to be another's.
+func (x *execution) running() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return !x.started.IsZero() && !x.lost
 }
 
 func (w *Worker) lose(x *execution) {

@@ -87,7 +87,8 @@ func (w *Worker) write(ctx context.Context, reports []*report) (left []*report, 
 			switch {
 			case e == nil || streams.LostGroup(e): // a lost group needs no acknowledgement
 				w.settled(rs[i])
-			case rs[i].claim: // a claim that is late is worth nothing; the outcome brings it
+			case rs[i].claim: // must not hold up outcomes: another report will follow
+				rs[i].x.claimAgain(time.Now().Add(claimRetry))
 			default:
 				left, err = append(left, rs[i]), e
 			}

@@ -18,14 +18,18 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/penstock-dev/penstock/internal/batch"
@@ -46,11 +50,13 @@ type Options struct {
 	// 300 ms. Leases are renewed every third of it.
 	VisibilityTimeout time.Duration
 	// ShutdownGrace is how long running tasks may finish after a stop before
-	// they are handed back; default 25 s.
+	// they are handed back; default 25 s, negative: no time.
 	ShutdownGrace time.Duration
-	// StartDeadline is how long Run tries to reach Redis; default 60 s.
+	// StartDeadline is how long Run tries to reach Redis; default 60 s,
+	// negative: it tries once.
 	StartDeadline time.Duration
-	// Name is the first part of the worker's id; default: the host name.
+	// Name is the first part of the worker's id, at most 128 bytes; default:
+	// the host name.
 	Name string
 	// Log defaults to slog.Default().
 	Log *slog.Logger
@@ -66,8 +72,10 @@ type Options struct {
 // parse.
 func FromEnv() Options {
 	o := Options{RedisURL: os.Getenv("PENSTOCK_REDIS_URL")}
-	if q := os.Getenv("PENSTOCK_QUEUES"); q != "" {
-		o.Queues = strings.Split(q, ",")
+	if qs := os.Getenv("PENSTOCK_QUEUES"); qs != "" {
+		for _, q := range strings.Split(qs, ",") {
+			o.Queues = append(o.Queues, strings.TrimSpace(q))
+		}
 	}
 	if c := os.Getenv("PENSTOCK_CONCURRENCY"); c != "" {
 		n, err := strconv.Atoi(c)
@@ -125,15 +133,30 @@ func (o *Options) complete() error {
 		return fmt.Errorf("worker: %d queues need a concurrency of at least as many, it is %d", len(o.Queues), o.Concurrency)
 	case o.VisibilityTimeout < 300*time.Millisecond:
 		return fmt.Errorf("worker: visibility timeout is %s, want at least 300ms", o.VisibilityTimeout)
+	case len(o.Name) > 128 || !utf8.ValidString(o.Name) || strings.IndexByte(o.Name, 0) >= 0:
+		return fmt.Errorf("worker: name has %d bytes, want at most 128 of UTF-8 without NUL", len(o.Name))
+	}
+	if _, err := redis.ParseURL(o.RedisURL); err != nil {
+		return fmt.Errorf("worker: redis.url: %w", err)
+	}
+	for i, q := range o.Queues {
+		if !queueName.MatchString(q) {
+			return fmt.Errorf("worker: queue %q: want 1 to 64 of A-Z a-z 0-9 . _ -", q)
+		}
+		if slices.Contains(o.Queues[:i], q) {
+			return fmt.Errorf("worker: queue %q is named twice", q)
+		}
 	}
 	return nil
 }
+
+var queueName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
 // Worker runs tasks of the types it has handlers for.
 type Worker struct {
 	o        Options
 	id       string
-	redis    *streams.Client
+	redis    *streams.Client // opened by Run, so that a worker that never runs holds nothing
 	handlers map[string]task.Handler
 	outcomes *batch.Batcher[*report, struct{}]
 
@@ -156,12 +179,8 @@ func New(o Options) (*Worker, error) {
 		return nil, err
 	}
 	id := fmt.Sprintf("%s-%d-%s", o.Name, os.Getpid(), uuid.NewString()[:8])
-	redis, err := streams.New(streams.Options{URL: o.RedisURL, Readers: len(o.Queues), Name: "worker", Log: o.Log})
-	if err != nil {
-		return nil, fmt.Errorf("worker: %w", err)
-	}
 	w := &Worker{
-		o: o, id: id, redis: redis, handlers: map[string]task.Handler{}, running: map[string]*execution{},
+		o: o, id: id, handlers: map[string]task.Handler{}, running: map[string]*execution{},
 		slots: make(chan struct{}, o.Concurrency), unsettled: make(chan struct{}, o.Concurrency+maxUnsettled),
 	}
 	for range o.Concurrency {
@@ -223,6 +242,10 @@ func (w *Worker) Run(ctx context.Context) error {
 			}
 		}()
 	}
+	var err error
+	if w.redis, err = streams.New(streams.Options{URL: w.o.RedisURL, Readers: len(w.o.Queues), Name: "worker", Log: w.o.Log}); err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
 	defer func() { _ = w.redis.Close() }()
 	if err := w.connect(ctx); err != nil {
 		return err
@@ -236,7 +259,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	_ = g.Wait()
 	w.ready.Store(false)
-	err := w.drain(hurry)
+	err = w.drain(hurry)
 	stopLeases()
 	_ = l.Wait()
 	return err
@@ -312,6 +335,9 @@ func (w *Worker) handBack(finished <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, x := range w.running {
+		if x.task == nil {
+			continue // only its acknowledgement is left
+		}
 		if o := x.conclude(); o != nil {
 			o.Kind, o.Error = protocol.OutcomeReleased, "the worker stopped before the handler returned"
 			w.submit(x, o)

@@ -57,7 +57,7 @@ func failure(err error) error {
 		return rpc.Unavailable(errors.New("this orchestrator is stopping: try another one"))
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
-	case store.IsUnavailable(err):
+	case store.IsUnavailable(err), errors.Is(err, enqueue.ErrGone):
 		return rpc.Unavailable(err)
 	}
 	return err
@@ -108,6 +108,9 @@ func (s *Service) EnqueueBatch(ctx context.Context, req *connect.Request[penstoc
 func (s *Service) find(ctx context.Context, tenant, taskID string) (*dbsqlc.Task, error) {
 	if taskID == "" || len(taskID) > 255 {
 		return nil, protocol.Errorf(protocol.CodeInputInvalid, "task_id", "has %d bytes, want 1 to 255", len(taskID))
+	}
+	if err := checkFilters(filter{"tenant", tenant}); err != nil {
+		return nil, err
 	}
 	if tenant == "" {
 		tenant = protocol.DefaultTenant
@@ -178,6 +181,9 @@ func (s *Service) WaitTask(ctx context.Context, req *connect.Request[penstockv1.
 
 // CountTasks implements the RPC.
 func (s *Service) CountTasks(ctx context.Context, req *connect.Request[penstockv1.CountTasksRequest]) (*connect.Response[penstockv1.CountTasksResponse], error) {
+	if err := checkFilters(filter{"tenant", req.Msg.Tenant}, filter{"queue", req.Msg.Queue}, filter{"type", req.Msg.Type}); err != nil {
+		return nil, err
+	}
 	rows, err := s.store.CountTasks(ctx, dbsqlc.CountTasksParams{Tenant: req.Msg.Tenant, Queue: req.Msg.Queue, Type: req.Msg.Type})
 	if err != nil {
 		return nil, failure(err)
@@ -194,6 +200,9 @@ func (s *Service) GetQueue(ctx context.Context, req *connect.Request[penstockv1.
 	queue := req.Msg.Queue
 	if queue == "" {
 		queue = protocol.DefaultQueue
+	}
+	if err := checkFilters(filter{"queue", queue}); err != nil {
+		return nil, err
 	}
 	stream := protocol.TaskStream(queue)
 	info, err := s.redis.Info(ctx, stream, protocol.GroupWorkers)

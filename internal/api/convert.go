@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -15,6 +16,10 @@ import (
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 )
 
+// badTime stands for a time that was given but is none, or is the zero time,
+// which means "not given" inside: it is out of every range.
+var badTime = time.Time{}.Add(time.Second)
+
 func requestOf(m *penstockv1.EnqueueRequest) *enqueue.Request {
 	r := &enqueue.Request{
 		TaskID: m.TaskId, Type: m.Type, Payload: m.Payload, ScheduleType: m.ScheduleType, DelayMS: m.DelayMs,
@@ -23,6 +28,9 @@ func requestOf(m *penstockv1.EnqueueRequest) *enqueue.Request {
 	}
 	if m.ScheduledAt != nil {
 		r.ScheduledAt = m.ScheduledAt.AsTime()
+		if !m.ScheduledAt.IsValid() || r.ScheduledAt.IsZero() {
+			r.ScheduledAt = badTime
+		}
 	}
 	if p := m.RetryPolicy; p != nil {
 		def := protocol.DefaultRetryPolicy()

@@ -22,6 +22,9 @@ func (s *Service) ListDeadLetters(ctx context.Context, req *connect.Request[pens
 	if err != nil {
 		return nil, err
 	}
+	if err := checkFilters(filter{"tenant", m.Tenant}, filter{"type", m.Type}, filter{"error_code", m.ErrorCode}); err != nil {
+		return nil, err
+	}
 	p := dbsqlc.ListDeadParams{BeforeAt: farFuture, Tenant: m.Tenant, Type: m.Type, ErrorCode: m.ErrorCode, MaxRows: size + 1}
 	if m.PageToken != "" {
 		at, id, err := decodeToken(m.PageToken)

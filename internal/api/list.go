@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"strings"
 	"time"
+	"unicode"
 
 	"connectrpc.com/connect"
 
@@ -28,6 +30,22 @@ func pageSize(n int32) (int32, error) {
 		return defaultPage, nil
 	}
 	return n, nil
+}
+
+// filter is a string of the caller's that rows are compared with.
+type filter struct{ field, value string }
+
+// checkFilters refuses what no row can hold and Postgres could not compare.
+func checkFilters(fs ...filter) error {
+	for _, f := range fs {
+		if len(f.value) > 255 {
+			return protocol.Errorf(protocol.CodeInputInvalid, f.field, "has %d bytes, at most 255 are allowed", len(f.value))
+		}
+		if strings.ContainsFunc(f.value, unicode.IsControl) {
+			return protocol.Errorf(protocol.CodeInputInvalid, f.field, "contains a control character")
+		}
+	}
+	return nil
 }
 
 // pageToken is where a page of ListTasks starts.
@@ -75,16 +93,25 @@ func (s *Service) ListTasks(ctx context.Context, req *connect.Request[penstockv1
 	p := dbsqlc.ListTasksParams{
 		BeforeAt: farFuture, CreatedAfter: farPast, Tenant: m.Tenant, Queue: m.Queue, Type: m.Type, States: []string{}, MaxRows: size + 1,
 	}
+	if err := checkFilters(filter{"tenant", m.Tenant}, filter{"queue", m.Queue}, filter{"type", m.Type}); err != nil {
+		return nil, err
+	}
 	for _, st := range m.States {
 		if !protocol.State(st).Valid() {
-			return nil, protocol.Errorf(protocol.CodeInputInvalid, "states", "has %q, want any of %v", st, protocol.States())
+			return nil, protocol.Errorf(protocol.CodeInputInvalid, "states", "has %q, want any of %v", clip(st), protocol.States())
 		}
 		p.States = append(p.States, st)
 	}
 	if m.CreatedAfter != nil {
+		if !m.CreatedAfter.IsValid() {
+			return nil, protocol.Errorf(protocol.CodeInputInvalid, "created_after", "is not a time from year 1 to 9999")
+		}
 		p.CreatedAfter = m.CreatedAfter.AsTime()
 	}
 	if m.CreatedBefore != nil {
+		if !m.CreatedBefore.IsValid() {
+			return nil, protocol.Errorf(protocol.CodeInputInvalid, "created_before", "is not a time from year 1 to 9999")
+		}
 		p.BeforeAt = m.CreatedBefore.AsTime()
 	}
 	if m.PageToken != "" {
@@ -145,4 +172,12 @@ func listedEvent(r *dbsqlc.ListEventsRow, t *dbsqlc.Task) *dbsqlc.WatchEventsRow
 		Reason: r.Reason, BackoffDelayMs: r.BackoffDelayMs, Actor: r.Actor, WorkerID: r.WorkerID, MessageID: r.MessageID,
 		TraceID: r.TraceID, Data: r.Data, OccurredAt: r.OccurredAt, Tenant: t.Tenant, Name: t.Name,
 	}
+}
+
+// clip shortens a caller's text for an error.
+func clip(s string) string {
+	if len(s) > 64 {
+		return s[:64] + "…"
+	}
+	return s
 }

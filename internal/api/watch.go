@@ -97,10 +97,13 @@ func (s *Service) WatchEvents(ctx context.Context, req *connect.Request[penstock
 	if err != nil {
 		return err
 	}
+	if err := checkFilters(filter{"tenant", m.Tenant}); err != nil {
+		return err
+	}
 	arg := dbsqlc.WatchEventsParams{Tenant: m.Tenant, Types: []string{}, MaxRows: watchBatch}
 	for _, t := range m.Types {
 		if !knownType(t) {
-			return protocol.Errorf(protocol.CodeInputInvalid, "types", "has %q, want any of %v", t, protocol.EventTypes())
+			return protocol.Errorf(protocol.CodeInputInvalid, "types", "has %q, want any of %v", clip(t), protocol.EventTypes())
 		}
 		arg.Types = append(arg.Types, t)
 	}

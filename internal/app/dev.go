@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/penstock-dev/penstock/internal/config"
 	"github.com/penstock-dev/penstock/internal/devstack"
+	"github.com/penstock-dev/penstock/worker"
 )
 
 // Dev is a whole system in one process: an orchestrator and a worker, on
@@ -22,8 +22,7 @@ type Dev struct {
 	PostgresURL, RedisURL string
 	// Orchestrator is ready to run.
 	Orchestrator *Orchestrator
-	worker       config.Worker
-	log          *slog.Logger
+	worker       *worker.Worker
 }
 
 // DevOptions are the settings of StartDev.
@@ -40,7 +39,7 @@ type DevOptions struct {
 // the orchestrator. Close must be called. The error is a
 // *devstack.MissingError if a server is not installed.
 func StartDev(ctx context.Context, o DevOptions) (*Dev, error) {
-	d := &Dev{PostgresURL: o.Orchestrator.Postgres.URL, RedisURL: o.Orchestrator.Redis.URL, log: o.Log}
+	d := &Dev{PostgresURL: o.Orchestrator.Postgres.URL, RedisURL: o.Orchestrator.Redis.URL}
 	if d.PostgresURL == "" || d.RedisURL == "" {
 		s, err := devstack.Start(ctx, devstack.Options{
 			Dir: o.Dir, Postgres: d.PostgresURL == "", Redis: d.RedisURL == "", Durable: true, TCP: true, Log: o.Log,
@@ -57,8 +56,10 @@ func StartDev(ctx context.Context, o DevOptions) (*Dev, error) {
 		}
 	}
 	o.Orchestrator.Postgres.URL, o.Orchestrator.Redis.URL, o.Worker.Redis.URL = d.PostgresURL, d.RedisURL, d.RedisURL
-	d.worker = o.Worker
 	var err error
+	if d.worker, err = NewWorker(o.Worker, o.Log); err != nil { // first: it opens nothing that would have to be closed
+		return nil, errors.Join(err, d.Close())
+	}
 	if d.Orchestrator, err = NewOrchestrator(ctx, o.Orchestrator, o.Log); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -68,10 +69,6 @@ func StartDev(ctx context.Context, o DevOptions) (*Dev, error) {
 // Run runs the orchestrator and the worker until ctx ends; the worker stops
 // first, so that its last outcomes are applied.
 func (d *Dev) Run(ctx context.Context) error {
-	w, err := NewWorker(d.worker, d.log)
-	if err != nil {
-		return err
-	}
 	octx, stopOrchestrator := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopOrchestrator()
 	wctx, stopWorker := context.WithCancel(ctx)
@@ -83,16 +80,9 @@ func (d *Dev) Run(ctx context.Context) error {
 	})
 	g.Go(func() error {
 		defer stopOrchestrator()
-		return runNoSignals(wctx, w)
+		return d.worker.Run(wctx)
 	})
 	return g.Wait()
-}
-
-func runNoSignals(ctx context.Context, w interface{ Run(context.Context) error }) error {
-	if err := w.Run(ctx); err != nil {
-		return fmt.Errorf("worker: %w", err)
-	}
-	return nil
 }
 
 // Close stops the servers it started.

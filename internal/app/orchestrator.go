@@ -40,6 +40,7 @@ type Orchestrator struct {
 	log      *slog.Logger
 	instance protocol.ID
 	store    *store.Store
+	reads    *store.Store // of the API, so that readers never starve the pipeline
 	redis    *streams.Client
 	registry *prometheus.Registry
 
@@ -81,9 +82,7 @@ func NewOrchestrator(ctx context.Context, cfg config.Orchestrator, log *slog.Log
 		if o.redis != nil {
 			_ = o.redis.Close()
 		}
-		if o.store != nil {
-			o.store.Close()
-		}
+		o.closeStores()
 		return nil, err
 	}
 	o.wire()
@@ -117,9 +116,17 @@ func (o *Orchestrator) open(ctx context.Context) error {
 			}
 			return err
 		}
-		o.store, err = store.Open(ctx, store.Options{
-			URL: o.cfg.Postgres.URL, Role: o.cfg.Postgres.Role, MaxConns: o.cfg.Postgres.MaxConns, DefaultPolicy: policy(o.cfg.Retry),
-		})
+		opts := store.Options{
+			URL: o.cfg.Postgres.URL, Role: o.cfg.Postgres.Role, MaxConns: o.cfg.Postgres.MaxConns * 2 / 3, DefaultPolicy: policy(o.cfg.Retry),
+		}
+		if o.store, err = store.Open(ctx, opts); err != nil {
+			return err
+		}
+		opts.MaxConns = o.cfg.Postgres.MaxConns - opts.MaxConns
+		if o.reads, err = store.Open(ctx, opts); err != nil {
+			o.store.Close()
+			o.store = nil
+		}
 		return err
 	})
 	if err != nil {
@@ -154,7 +161,7 @@ func (o *Orchestrator) wire() {
 	cfg, name := o.cfg, "orchestrator-"+o.instance.String()
 	env := protocol.Env{Seed: o.store.Deployment().Seed, MaxInterruptions: cfg.Recovery.MaxInterruptions}
 	wake := func(at time.Time) { o.dispatch.Wake(at) }
-	o.waits = api.NewWaits(o.store, 100*time.Millisecond, o.log)
+	o.waits = api.NewWaits(o.reads, 100*time.Millisecond, o.log)
 	o.reconcile = reconcile.New(reconcile.Options{
 		Store: o.store, Redis: o.redis, Interval: cfg.Recovery.ReconcileInterval, VisibilityTimeout: cfg.Recovery.VisibilityTimeout,
 		Env: env, Wake: wake, Log: o.log, Metrics: o.registry,
@@ -181,7 +188,7 @@ func (o *Orchestrator) wire() {
 		Consumers: cfg.Result.Consumers, TakeOver: cfg.Result.TakeOver, Env: env, Notify: o.applied, Log: o.log, Metrics: o.registry,
 	})
 	o.reclaim = reclaim.New(reclaim.Options{
-		Store: o.store, Redis: o.redis, Consumer: name, VisibilityTimeout: cfg.Recovery.VisibilityTimeout,
+		Store: o.store, Redis: o.redis, DeadLetters: o.deadletter, Consumer: name, VisibilityTimeout: cfg.Recovery.VisibilityTimeout,
 		Interval: cfg.Recovery.ReclaimInterval, Env: env, Queues: o.queues, Wake: wake, Dead: o.deadletter.Kick, Log: o.log, Metrics: o.registry,
 	})
 	o.janitor = retention.New(retention.Options{
@@ -234,7 +241,7 @@ func (o *Orchestrator) ready(ctx context.Context) error {
 func (o *Orchestrator) Run(ctx context.Context) error {
 	stopping, announce := context.WithCancel(context.Background())
 	defer announce()
-	handler, err := rpc.NewHandler(api.New(stopping, o.enqueue, o.store, o.redis, o.waits), rpc.Options{
+	handler, err := rpc.NewHandler(api.New(stopping, o.enqueue, o.reads, o.redis, o.waits), rpc.Options{
 		Logger: o.log, Ready: o.ready, Metrics: promhttp.HandlerFor(o.registry, promhttp.HandlerOpts{}),
 	})
 	if err != nil {
@@ -268,7 +275,7 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 		{Name: "dispatch", Run: o.dispatch.Run},
 	})
 	_ = o.redis.Close()
-	o.store.Close()
+	o.closeStores()
 	o.log.Info("orchestrator stopped", "instance", o.instance)
 	return err
 }
@@ -279,4 +286,12 @@ func (o *Orchestrator) serve(context.Context) error {
 		return fmt.Errorf("serve %s: %w", o.Addr(), err)
 	}
 	return nil
+}
+
+func (o *Orchestrator) closeStores() {
+	for _, s := range []*store.Store{o.store, o.reads} {
+		if s != nil {
+			s.Close()
+		}
+	}
 }

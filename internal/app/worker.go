@@ -60,7 +60,7 @@ func NewWorker(cfg config.Worker, log *slog.Logger) (*worker.Worker, error) {
 	}
 	w, err := worker.New(worker.Options{
 		RedisURL: cfg.Redis.URL, Queues: cfg.Queues, Concurrency: cfg.Concurrency, VisibilityTimeout: cfg.VisibilityTimeout,
-		ShutdownGrace: cfg.ShutdownGrace, StartDeadline: cfg.StartDeadline, Log: log,
+		ShutdownGrace: orNone(cfg.ShutdownGrace), StartDeadline: orNone(cfg.StartDeadline), Log: log,
 	})
 	if err != nil {
 		return nil, err
@@ -69,6 +69,15 @@ func NewWorker(cfg config.Worker, log *slog.Logger) (*worker.Worker, error) {
 		w.HandleRaw(typ, h)
 	}
 	return w, nil
+}
+
+// orNone makes a configured 0 mean no time: in worker.Options it means the
+// default.
+func orNone(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
 }
 
 func healthOf(w *worker.Worker) http.Handler {

@@ -98,10 +98,13 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	dctx, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
-	go func() { done <- dev.Run(dctx) }()
+	go func() {
+		defer cancel() // nothing can come of the tour any more
+		done <- dev.Run(dctx)
+	}()
 	defer func() {
 		stop()
-		err = errors.Join(err, <-done)
+		err = errors.Join(<-done, err)
 	}()
 	if r.client, err = client.New("http://" + dev.Orchestrator.Addr()); err != nil {
 		return err

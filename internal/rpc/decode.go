@@ -361,6 +361,13 @@ func notA(fd protoreflect.FieldDescriptor, value []byte) *inputError {
 			want = "time as in 2026-02-25T12:00:00Z"
 		}
 	}
+	// A container may hold a payload, which error texts must not repeat.
+	switch value[0] {
+	case '{':
+		return &inputError{message: "an object is not a valid " + want}
+	case '[':
+		return &inputError{message: "an array is not a valid " + want}
+	}
 	const most = 64
 	shown := string(value)
 	if len(shown) > most {

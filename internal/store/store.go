@@ -8,11 +8,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/puddle/v2"
 
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/protocol"
@@ -57,6 +61,10 @@ var session = map[string]string{
 	"enable_mergejoin": "off",
 	"jit":              "off", // the penalties above would set it off
 	"timezone":         "UTC",
+	// A process that was stopped in mid-transaction must not hold its row locks
+	// for ever, and no statement of ours takes long.
+	"idle_in_transaction_session_timeout": "30s",
+	"statement_timeout":                   "60s",
 }
 
 // Open connects, switches to the application role and reads the deployment.
@@ -137,7 +145,12 @@ func IsUnavailable(err error) bool {
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return true
 	}
-	return !errors.Is(err, pgx.ErrNoRows) && !errors.Is(err, context.Canceled)
+	if _, ok := errors.AsType[net.Error](err); ok {
+		return true
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, puddle.ErrClosedPool) || errors.Is(err, pgx.ErrTxClosed) || strings.Contains(err.Error(), "conn closed") ||
+		pgconn.SafeToRetry(err)
 }
 
 // HasCode reports whether err is a Postgres error with the given SQLSTATE.

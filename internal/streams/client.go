@@ -135,26 +135,31 @@ func version(s string) (major, minor int) {
 // out nevertheless: the connection broke, so the reply is unknown. An error
 // that Redis itself replied is definite.
 func Ambiguous(err error) bool {
-	if err == nil || errors.Is(err, redis.Nil) {
+	if err == nil || errors.Is(err, ErrNoStream) {
 		return false
 	}
-	_, replied := errors.AsType[redis.Error](err)
-	return !replied
+	return replied(err) == ""
+}
+
+// replied returns the error that Redis itself sent, without what callers
+// wrapped around it; "" if err is of another kind.
+func replied(err error) string {
+	if e, ok := errors.AsType[redis.Error](err); ok {
+		return e.Error()
+	}
+	return ""
 }
 
 // LostGroup reports whether err says that the stream or its group is gone, in
 // the words of any Redis version.
 func LostGroup(err error) bool {
-	if err == nil {
-		return false
-	}
-	s := err.Error()
-	return strings.HasPrefix(s, "NOGROUP") || strings.HasPrefix(s, "UNBLOCKED") ||
-		strings.Contains(s, "no such key") || strings.Contains(s, "No such key")
+	s := replied(err)
+	return errors.Is(err, ErrNoGroup) || strings.HasPrefix(s, "NOGROUP") || strings.HasPrefix(s, "UNBLOCKED") ||
+		strings.HasPrefix(s, "ERR no such key")
 }
 
 // Full reports whether Redis refused a write for lack of memory.
-func Full(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "OOM") }
+func Full(err error) bool { return strings.HasPrefix(replied(err), "OOM") }
 
 // Now returns the server's clock, by which entry ids are made.
 func (c *Client) Now(ctx context.Context) (time.Time, error) {

@@ -81,7 +81,8 @@ type GroupInfo struct {
 }
 
 // Info reads a group. Where Redis does not know the lag (before 7.0, or after
-// a stranger's XDEL), undelivered entries are counted. ErrNoGroup if the
+// a stranger's XDEL), undelivered entries are counted; what such an XDEL
+// removed may still count as undelivered while others are. ErrNoGroup if the
 // stream or the group is missing.
 func (c *Client) Info(ctx context.Context, stream, group string) (GroupInfo, error) {
 	pipe := c.write.Pipeline()
@@ -100,7 +101,10 @@ func (c *Client) Info(ctx context.Context, stream, group string) (GroupInfo, err
 			Undelivered: gi.Lag, Pending: gi.Pending, Length: s.Val().Length,
 			LastDelivered: gi.LastDeliveredID, LastID: s.Val().LastGeneratedID, Consumers: gi.Consumers,
 		}
-		if gi.Lag < 0 || gi.Lag == 0 && Less(gi.LastDeliveredID, s.Val().LastGeneratedID) {
+		switch {
+		case !Less(gi.LastDeliveredID, s.Val().LastGeneratedID):
+			out.Undelivered = 0 // the lag may say otherwise after a stranger's XDEL
+		case gi.Lag <= 0:
 			n, err := c.countAfter(ctx, stream, gi.LastDeliveredID)
 			if err != nil {
 				return GroupInfo{}, err

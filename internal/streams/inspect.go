@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -34,6 +35,15 @@ func MinID(a, b string) string {
 		return b
 	}
 	return a
+}
+
+// Before is the largest id smaller than an id.
+func Before(id string) string {
+	ms, seq := splitID(id)
+	if seq--; seq == math.MaxUint64 {
+		ms = max(ms, 1) - 1
+	}
+	return fmt.Sprintf("%d-%d", ms, seq)
 }
 
 // IDAt is the smallest id of a moment, by Redis' clock.

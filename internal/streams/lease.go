@@ -22,14 +22,16 @@ func (c *Client) Claim(ctx context.Context, stream, group, consumer, from string
 	ms, next, deleted, err := c.lease.XAutoClaimWithDeleted(ctx, &redis.XAutoClaimArgs{
 		Stream: stream, Group: group, Consumer: consumer, Start: from, MinIdle: minIdle, Count: 100,
 	}).Result()
-	if err != nil && strings.Contains(strings.ToLower(err.Error()), "unknown command") {
+	if err != nil && (errors.Is(err, redis.Nil) || strings.Contains(strings.ToLower(err.Error()), "unknown command")) {
+		// Missing, or Redis 6.2 with a ghost: it sends a nil in its place, and
+		// no id.
 		return c.claimByHand(ctx, stream, group, consumer, from, minIdle)
 	}
 	if err != nil {
 		return nil, nil, "", fmt.Errorf("XAUTOCLAIM %s: %w", stream, err)
 	}
 	for _, m := range ms {
-		if m.Values == nil { // how Redis 6.2 shows a ghost
+		if m.Values == nil {
 			ghosts = append(ghosts, m.ID)
 			continue
 		}

@@ -58,6 +58,17 @@ func (c *Client) add(ctx context.Context, stream string, entries [][]any, exists
 	return out
 }
 
+// CanAdd reports whether Redis takes new entries now, without adding any: it
+// may be out of memory or read-only.
+func (c *Client) CanAdd(ctx context.Context) error {
+	const never = "stream:never" // no such stream
+	err := c.write.XAdd(ctx, &redis.XAddArgs{Stream: never, NoMkStream: true, Values: []any{"probe", ""}}).Err()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return fmt.Errorf("XADD: %w", err)
+	}
+	return nil
+}
+
 // LastID returns the id of the newest entry ever added to the stream, or
 // "0-0" if there is no stream.
 func (c *Client) LastID(ctx context.Context, stream string) (string, error) {

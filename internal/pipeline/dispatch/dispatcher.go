@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -58,6 +59,7 @@ type Dispatcher struct {
 
 	wake    chan struct{}
 	resolve chan struct{}
+	alive   chan struct{} // closed once this instance's sign of life is written
 
 	inflight   sync.Map // outbox ids whose XADD is under way
 	mu         sync.Mutex
@@ -76,9 +78,9 @@ type metrics struct {
 // New makes a Dispatcher; Run works until its context ends.
 func New(o Options) *Dispatcher {
 	d := &Dispatcher{
-		store: o.Store, redis: o.Redis, reconciler: o.Reconciler, window: newWindow(o.Redis, o.Window, o.Lost),
+		store: o.Store, redis: o.Redis, reconciler: o.Reconciler,
 		instance: pgid.ID(o.Instance), ttl: o.InstanceTTL, maxBatch: o.MaxBatch, poll: o.Poll, log: o.Log,
-		wake: make(chan struct{}, 1), resolve: make(chan struct{}, 1), unresolved: map[int64]bool{},
+		wake: make(chan struct{}, 1), resolve: make(chan struct{}, 1), alive: make(chan struct{}), unresolved: map[int64]bool{},
 		metrics: metrics{
 			dispatched: prometheus.NewCounterVec(prometheus.CounterOpts{
 				Name: "penstock_entries_dispatched_total", Help: "Entries added to task streams.",
@@ -92,6 +94,7 @@ func New(o Options) *Dispatcher {
 			}),
 		},
 	}
+	d.window = newWindow(o.Redis, o.Window, o.Lost, func() { signal(d.wake) })
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(d.metrics.dispatched, d.metrics.lateness, d.metrics.takenOver)
 	}
@@ -102,9 +105,6 @@ func New(o Options) *Dispatcher {
 // dead replicas until ctx ends.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	host, _ := os.Hostname()
-	if err := d.touch(ctx, host); err != nil {
-		return err
-	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.runDone(gctx) })
 	g.Go(func() error { return d.runTakeover(gctx, host) })
@@ -112,6 +112,10 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	err := g.Wait()
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
+	if err := d.flushDone(leave); err != nil {
+		d.log.Warn("outbox rows not removed; others take them over", "error", err)
+	}
+	d.resolveAll(leave)
 	if err := d.store.RemoveInstance(leave, d.instance); err != nil {
 		d.log.Warn("instance not signed off; others wait for its expiry", "error", err)
 	}
@@ -140,6 +144,11 @@ const (
 )
 
 func (d *Dispatcher) runDue(ctx context.Context) error {
+	select { // nothing is dispatched by an instance that others take for dead
+	case <-ctx.Done():
+		return nil
+	case <-d.alive:
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -149,9 +158,7 @@ func (d *Dispatcher) runDue(ctx context.Context) error {
 		case <-d.wake:
 		case <-timer.C:
 		}
-		d.mu.Lock()
-		d.nextWake = time.Now() // wakes from now on mean another look
-		d.mu.Unlock()
+		d.sleepUntil(lookAgain)
 		pause, err := d.tick(ctx)
 		if err != nil {
 			if ctx.Err() != nil {
@@ -160,55 +167,65 @@ func (d *Dispatcher) runDue(ctx context.Context) error {
 			d.log.Warn("dispatch stopped for a moment", "error", err, "retry_in", errorPause)
 			pause = errorPause
 		}
-		d.mu.Lock()
-		d.nextWake = time.Now().Add(pause)
-		d.mu.Unlock()
+		d.sleepUntil(time.Now().Add(pause))
 		timer.Reset(pause)
 	}
 }
 
-// tick dispatches what is due and returns how long to sleep.
+// lookAgain stands for a look at the due times that has just begun: whatever
+// becomes due at any time may have been missed by it.
+var lookAgain = time.Unix(1<<40, 0)
+
+// sleepUntil sets the moment before which a Wake is heard.
+func (d *Dispatcher) sleepUntil(at time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.nextWake = at
+}
+
+// tick dispatches one batch of each queue that has due tasks and room, and
+// returns how long to sleep. One batch, so that a long backlog of one queue does
+// not hold up the others; and a queue in trouble stops only itself.
 func (d *Dispatcher) tick(ctx context.Context) (time.Duration, error) {
 	queues, err := d.store.DueQueues(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("read due times: %w", err)
 	}
 	pause := d.poll
+	var errs error
 	for _, q := range queues {
 		if q.WaitMs > 0 {
 			pause = min(pause, time.Duration(q.WaitMs*float64(time.Millisecond))+time.Millisecond/2)
 			continue
 		}
-		again, err := d.drain(ctx, q.Queue)
+		again, err := d.next(ctx, q.Queue)
 		if err != nil {
-			return 0, err
+			errs = errors.Join(errs, fmt.Errorf("queue %s: %w", q.Queue, err))
+			again = errorPause
 		}
 		pause = min(pause, again)
 	}
-	return pause, nil
+	if errs != nil && pause < errorPause { // other queues go on
+		d.log.Debug("dispatch of some queues stopped for a moment", "error", errs)
+		return pause, nil
+	}
+	return pause, errs
 }
 
-// drain dispatches one queue's due tasks as far as its window has room, and
-// returns when to look at it again.
-func (d *Dispatcher) drain(ctx context.Context, queue string) (time.Duration, error) {
-	for {
-		room, afterID, err := d.window.room(ctx, queue)
-		if err != nil {
-			return 0, err
-		}
-		// A nearly full window is left to empty a little, so that transactions
-		// stay large.
-		if room < min(d.maxBatch, d.window.size)/4 || room == 0 {
-			return blockedPause, nil
-		}
-		n, err := d.dispatch(ctx, queue, min(room, d.maxBatch), afterID)
-		if err != nil {
-			return 0, err
-		}
-		if n < min(room, d.maxBatch) {
-			return 0, nil // look at the next due time
-		}
+// next dispatches one batch of a queue, if its window has room, and returns
+// when to look at the queue again.
+func (d *Dispatcher) next(ctx context.Context, queue string) (time.Duration, error) {
+	room, afterID, err := d.window.room(ctx, queue)
+	if err != nil {
+		return 0, err
 	}
+	// A nearly full window is left to empty a little, so that transactions
+	// stay large.
+	if room < min(d.maxBatch, d.window.size)/4 || room == 0 {
+		return blockedPause, nil
+	}
+	_, err = d.dispatch(ctx, queue, min(room, d.maxBatch), afterID)
+	return 0, err
 }
 
 func (d *Dispatcher) dispatch(ctx context.Context, queue string, limit int, afterID string) (int, error) {
@@ -248,7 +265,7 @@ func (d *Dispatcher) dispatch(ctx context.Context, queue string, limit int, afte
 		d.GiveBack(done)
 		return 0, err
 	}
-	d.Send(ctx, outboxID, queue, entries)
+	d.Send(context.WithoutCancel(ctx), outboxID, queue, entries) // committed: a stop must not leave it half done
 	return len(entries), nil
 }
 

@@ -19,8 +19,17 @@ const doneInterval = 100 * time.Millisecond
 // from before anything that is added now, for the outbox row. An error means
 // that Redis can't take entries now: tasks then wait in Postgres.
 func (d *Dispatcher) Room(ctx context.Context, queue string) (n int, afterID string, err error) {
-	return d.window.room(ctx, queue)
+	select {
+	case <-d.alive:
+		return d.window.room(ctx, queue)
+	default:
+		return 0, "", errNotRunning
+	}
 }
+
+// errNotRunning: an outbox row of an instance that has not shown a sign of life
+// yet would be taken over by others at once.
+var errNotRunning = errors.New("dispatch is not running yet")
 
 // TakeDone hands out the outbox rows whose XADD is done, to be deleted by the
 // caller's transaction; GiveBack returns them if it fails.

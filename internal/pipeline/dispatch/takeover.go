@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
@@ -19,11 +20,17 @@ func (d *Dispatcher) touch(ctx context.Context, host string) error {
 func (d *Dispatcher) runTakeover(ctx context.Context, host string) error {
 	tick := time.NewTicker(max(d.ttl/5, 50*time.Millisecond))
 	defer tick.Stop()
+	alive := sync.OnceFunc(func() { close(d.alive) })
 	for {
-		if err := d.touch(ctx, host); err != nil && ctx.Err() == nil {
-			d.log.Warn("sign of life not written", "error", err)
-		} else if err := d.takeOver(ctx); err != nil && ctx.Err() == nil {
-			d.log.Warn("open dispatches of dead orchestrators not taken over; trying again", "error", err)
+		if err := d.touch(ctx, host); err != nil {
+			if ctx.Err() == nil {
+				d.log.Warn("sign of life not written", "error", err)
+			}
+		} else {
+			alive()
+			if err := d.takeOver(ctx); err != nil && ctx.Err() == nil {
+				d.log.Warn("open dispatches of dead orchestrators not taken over; trying again", "error", err)
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -19,8 +19,10 @@ import (
 type window struct {
 	redis *streams.Client
 	size  int
-	// lost is called when a task stream had to be made anew.
+	// lost is called when a task stream had to be made anew, back when a stream
+	// takes entries again after trouble.
 	lost func(queue string)
+	back func()
 
 	mu    sync.Mutex
 	lanes map[string]*lane
@@ -32,20 +34,23 @@ type lane struct {
 	added  int        // by this process since
 	lastID string
 	at     time.Time
-	down   time.Time // do not ask Redis again before this
-	err    error
+	// err is set while Redis is in trouble; then it is asked in the background,
+	// not before down, so that nobody waits for a Redis that does not answer.
+	err     error
+	down    time.Time
+	refused bool // Redis answers, but takes no entries
+	probing bool
 }
 
 const (
 	// measureEvery bounds a measurement's age.
 	measureEvery = 50 * time.Millisecond
-	// downPause is how long a failed measurement stands, so that an
-	// unreachable Redis does not slow every enqueue down.
+	// downPause is how long a failure stands.
 	downPause = 300 * time.Millisecond
 )
 
-func newWindow(redis *streams.Client, size int, lost func(string)) *window {
-	return &window{redis: redis, size: size, lost: lost, lanes: map[string]*lane{}}
+func newWindow(redis *streams.Client, size int, lost func(string), back func()) *window {
+	return &window{redis: redis, size: size, lost: lost, back: back, lanes: map[string]*lane{}}
 }
 
 func (w *window) lane(queue string) *lane {
@@ -78,37 +83,63 @@ func (w *window) room(ctx context.Context, queue string) (n int, afterID string,
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	if now.Before(l.down) {
+	if l.err != nil {
+		if !l.probing && !now.Before(l.down) {
+			l.probing = true
+			go w.probe(queue, l, l.refused)
+		}
 		return 0, "", l.err
 	}
 	if l.at.IsZero() || now.Sub(l.at) > measureEvery || l.added > max(w.size/10, 1) {
-		if err := w.measure(ctx, queue, l); err != nil {
-			l.err, l.down, l.at = err, now.Add(downPause), time.Time{}
+		info, err := w.measure(ctx, queue)
+		if err != nil {
+			l.err, l.down = err, time.Now().Add(downPause)
 			return 0, "", err
 		}
-		l.at = now
+		l.set(info)
 	}
 	return max(w.size-l.held-l.added, 0), l.lastID, nil
 }
 
-func (w *window) measure(ctx context.Context, queue string, l *lane) error {
+func (l *lane) set(i streams.GroupInfo) {
+	l.held, l.added, l.lastID, l.at = int(i.Undelivered+i.Pending), 0, i.LastID, time.Now()
+}
+
+// probe measures a stream that was in trouble. What Redis refused may be
+// refused again (it is out of memory, or read-only), and each attempt with a
+// task would cost it a delivery: so the attempt is made with nothing.
+func (w *window) probe(queue string, l *lane, refused bool) {
+	ctx := context.Background() // the client's own timeouts bound it
+	info, err := w.measure(ctx, queue)
+	if err == nil && refused {
+		err = w.redis.CanAdd(ctx)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.probing = false
+	if err != nil {
+		l.err, l.down = err, time.Now().Add(downPause)
+		return
+	}
+	l.err, l.refused = nil, false
+	l.set(info)
+	w.back()
+}
+
+func (w *window) measure(ctx context.Context, queue string) (streams.GroupInfo, error) {
 	stream := protocol.TaskStream(queue)
 	info, err := w.redis.Info(ctx, stream, protocol.GroupWorkers)
-	if errors.Is(err, streams.ErrNoGroup) {
-		made, err2 := w.redis.CreateTaskGroup(ctx, stream, protocol.GroupWorkers)
-		if err2 != nil {
-			return err2
-		}
-		if made && w.lost != nil {
-			w.lost(queue)
-		}
-		info, err = w.redis.Info(ctx, stream, protocol.GroupWorkers)
+	if !errors.Is(err, streams.ErrNoGroup) {
+		return info, err
 	}
+	made, err := w.redis.CreateTaskGroup(ctx, stream, protocol.GroupWorkers)
 	if err != nil {
-		return err
+		return info, err
 	}
-	l.held, l.added, l.lastID = int(info.Undelivered+info.Pending), 0, info.LastID
-	return nil
+	if made && w.lost != nil {
+		w.lost(queue)
+	}
+	return w.redis.Info(ctx, stream, protocol.GroupWorkers)
 }
 
 // note records an XADD of this process.
@@ -117,10 +148,11 @@ func (w *window) note(queue string, n int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.added += n
-	if err != nil {
-		l.at = time.Time{} // measure again, and make the stream if it is gone
-		if streams.Ambiguous(err) {
-			l.err, l.down = err, time.Now().Add(downPause)
-		}
+	if err == nil {
+		return
+	}
+	l.at = time.Time{} // measure again, and make the stream if it is gone
+	if !errors.Is(err, streams.ErrNoStream) {
+		l.err, l.down, l.refused = err, time.Now().Add(downPause), !streams.Ambiguous(err)
 	}
 }

@@ -116,11 +116,12 @@ func (s *Stage) EnqueueAll(ctx context.Context, rs []*Request) ([]batch.Result[R
 	return out, nil
 }
 
-// flush stores a batch. If Postgres refuses the data itself, each item is
-// stored alone, so that one never sinks the others.
-func (s *Stage) flush(ctx context.Context, items []*item) []batch.Result[Result] {
+// flushDistinct stores items that share no id and no key, except known ones.
+// If Postgres refuses the data itself, each item is stored alone, so that one
+// never sinks the others.
+func (s *Stage) flushDistinct(ctx context.Context, items []*item, k *known) []batch.Result[Result] {
 	s.batches.Observe(float64(len(items)))
-	out, err := s.store(ctx, items)
+	out, err := s.store(ctx, items, k)
 	if err == nil {
 		return out
 	}
@@ -128,7 +129,7 @@ func (s *Stage) flush(ctx context.Context, items []*item) []batch.Result[Result]
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(e.Code, "22") {
 		if len(items) > 1 {
 			for i, it := range items {
-				out[i] = s.flush(ctx, []*item{it})[0]
+				out[i] = s.flushDistinct(ctx, []*item{it}, k)[0]
 			}
 			return out
 		}
@@ -165,7 +166,7 @@ func (s *Stage) lanes(ctx context.Context, items []*item) map[string]*lane {
 	return lanes
 }
 
-func (s *Stage) store(ctx context.Context, items []*item) ([]batch.Result[Result], error) {
+func (s *Stage) store(ctx context.Context, items []*item, k *known) ([]batch.Result[Result], error) {
 	lanes := s.lanes(ctx, items)
 	done := s.o.Dispatcher.TakeDone()
 	arg := s.params(items, lanes, done)
@@ -183,11 +184,15 @@ func (s *Stage) store(ctx context.Context, items []*item) ([]batch.Result[Result
 	var wake time.Time
 	for i, it := range items {
 		row := created[it.id]
-		if row == nil || hits.won(it) {
+		if row == nil || hits.lost[it] {
+			k.note(it, hits)
 			out[i] = hits.result(it)
 			continue
 		}
-		delete(created, it.id) // a second item with this id is a repeat
+		k.ids[it.id] = true
+		if it.key != "" {
+			k.keys[scopedKey{it.scope, it.key}] = true
+		}
 		out[i].Value = Result{Task: it.row(row)}
 		if row.Direct {
 			l := lanes[it.queue]
@@ -302,4 +307,5 @@ func (it *item) row(r *dbsqlc.InsertTasksRow) *dbsqlc.Task {
 	return t
 }
 
-var errGone = errors.New("the task that holds this id or key vanished while it was looked up; try again")
+// ErrGone: the task in the way was removed just then; the same call may succeed.
+var ErrGone = errors.New("the task that holds this id or key vanished while it was looked up; try again")

@@ -17,26 +17,27 @@ type scopedKey struct{ scope, key string }
 type hits struct {
 	byKey map[scopedKey]*dbsqlc.Task
 	byID  map[protocol.ID]*dbsqlc.Task
-	// lost lists items whose key belongs to another task.
+	// lost lists items that are not new: their key belongs to another task, or
+	// their id is stale.
 	lost map[*item]bool
 }
 
-// won reports whether an existing task, not the item, holds the item's key or
-// stale id.
-func (h *hits) won(it *item) bool { return h.lost[it] }
+// stale reports whether a task is stored under the item's old UUIDv7.
+func (h *hits) stale(it *item) bool { return !it.stale.IsZero() && h.byID[it.stale] != nil }
 
 // result answers an item that was not created.
 func (h *hits) result(it *item) batch.Result[Result] {
-	t := h.byID[it.id]
-	if h.lost[it] {
-		if t = h.byKey[scopedKey{it.scope, it.key}]; t == nil {
-			t = h.byID[it.stale]
-		}
+	t, byKey := h.byID[it.id], false
+	switch {
+	case h.stale(it):
+		t = h.byID[it.stale]
+	case h.lost[it]:
+		t, byKey = h.byKey[scopedKey{it.scope, it.key}], true
 	}
 	if t == nil {
-		return batch.Result[Result]{Err: errGone}
+		return batch.Result[Result]{Err: ErrGone}
 	}
-	if err := same(it, t, h.lost[it]); err != nil {
+	if err := same(it, t, byKey); err != nil {
 		return batch.Result[Result]{Err: err}
 	}
 	return batch.Result[Result]{Value: Result{Task: t, Hit: true}}
@@ -47,10 +48,11 @@ func (h *hits) result(it *item) batch.Result[Result] {
 // concurrent batches never wait for each other in a circle.
 func (s *Stage) insert(ctx context.Context, q *dbsqlc.Queries, items []*item, arg dbsqlc.InsertTasksParams) (map[protocol.ID]*dbsqlc.InsertTasksRow, *hits, error) {
 	h := &hits{byKey: map[scopedKey]*dbsqlc.Task{}, byID: map[protocol.ID]*dbsqlc.Task{}, lost: map[*item]bool{}}
-	if err := s.takeKeys(ctx, q, items, h); err != nil {
+	// Items with a stale id take no key: it would belong to no task.
+	if err := h.findStale(ctx, q, items); err != nil {
 		return nil, nil, err
 	}
-	if err := h.findStale(ctx, q, items); err != nil {
+	if err := s.takeKeys(ctx, q, items, h); err != nil {
 		return nil, nil, err
 	}
 	if len(h.lost) > 0 {
@@ -73,7 +75,7 @@ func (s *Stage) insert(ctx context.Context, q *dbsqlc.Queries, items []*item, ar
 func (s *Stage) takeKeys(ctx context.Context, q *dbsqlc.Queries, items []*item, h *hits) error {
 	var p dbsqlc.InsertKeysParams
 	for _, it := range items {
-		if it.key != "" {
+		if it.key != "" && !h.lost[it] {
 			p.Scopes, p.Keys, p.TaskIds = append(p.Scopes, it.scope), append(p.Keys, it.key), append(p.TaskIds, pgid.ID(it.id))
 		}
 	}
@@ -84,19 +86,23 @@ func (s *Stage) takeKeys(ctx context.Context, q *dbsqlc.Queries, items []*item, 
 	if err != nil {
 		return fmt.Errorf("take %d idempotency keys: %w", len(p.Keys), err)
 	}
-	got := make(map[protocol.ID]int, len(won))
-	for _, id := range won {
-		got[protocol.ID(id)]++
+	type taken struct {
+		scopedKey
+		id protocol.ID
+	}
+	got := make(map[taken]bool, len(won))
+	for _, r := range won {
+		got[taken{scopedKey{r.Scope, r.Key}, protocol.ID(r.TaskID)}] = true
 	}
 	for _, it := range items {
-		if it.key == "" {
+		if it.key == "" || h.lost[it] {
 			continue
 		}
-		if got[it.id] > 0 {
-			got[it.id]--
-		} else {
+		mine := taken{scopedKey{it.scope, it.key}, it.id}
+		if !got[mine] {
 			h.lost[it] = true
 		}
+		delete(got, mine) // a repeat of the item has lost
 	}
 	return nil
 }
@@ -120,7 +126,7 @@ func (h *hits) findStale(ctx context.Context, q *dbsqlc.Queries, items []*item) 
 		h.byID[protocol.ID(t.ID)] = t
 	}
 	for _, it := range items {
-		if !it.stale.IsZero() && h.byID[it.stale] != nil {
+		if h.stale(it) {
 			h.lost[it] = true
 		}
 	}
@@ -134,9 +140,9 @@ func (s *Stage) readExisting(ctx context.Context, q *dbsqlc.Queries, items []*it
 	var scopes, keys, dropScopes, dropKeys []string
 	for _, it := range items {
 		switch {
-		case h.lost[it] && it.key != "":
-			scopes, keys = append(scopes, it.scope), append(keys, it.key)
+		case h.stale(it):
 		case h.lost[it]:
+			scopes, keys = append(scopes, it.scope), append(keys, it.key)
 		default:
 			ids = append(ids, pgid.ID(it.id))
 		}
@@ -225,6 +231,8 @@ func same(it *item, t *dbsqlc.Task, byKey bool) error {
 		field = "max_retries"
 	case !byKey && it.key != store.Deref(t.IdempotencyKey):
 		field = "idempotency_key"
+	case !byKey && it.key != "" && it.scope != t.IdempotencyScope:
+		field = "idempotency_scope"
 	default:
 		return nil
 	}

@@ -5,6 +5,7 @@ package enqueue
 import (
 	"fmt"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -99,10 +100,10 @@ func validate(r *Request, lim Limits, now time.Time) (*item, error) {
 	if err := checkType(r.Type); err != nil {
 		return nil, err
 	}
-	for field, s := range map[string]string{
-		"task_id": r.TaskID, "idempotency_key": r.IdempotencyKey, "idempotency_scope": r.IdempotencyScope, "trace_id": r.TraceID,
+	for _, f := range [...][2]string{
+		{"task_id", r.TaskID}, {"idempotency_key", r.IdempotencyKey}, {"idempotency_scope", r.IdempotencyScope}, {"trace_id", r.TraceID},
 	} {
-		if err := text(field, s); err != nil {
+		if err := text(f[0], f[1]); err != nil {
 			return nil, err
 		}
 	}
@@ -146,6 +147,11 @@ func (it *item) setSchedule(r *Request, lim Limits, now time.Time) error {
 	if it.schedule == "" {
 		it.schedule = scheduleNow
 	}
+	switch it.schedule {
+	case scheduleNow, scheduleAt, scheduleDelay:
+	default:
+		return bad("schedule_type", "is %q, want now, at or delay", clip(r.ScheduleType))
+	}
 	if it.schedule != scheduleAt && !r.ScheduledAt.IsZero() {
 		return bad("scheduled_at", "is only for schedule_type at, not %s", it.schedule)
 	}
@@ -153,7 +159,6 @@ func (it *item) setSchedule(r *Request, lim Limits, now time.Time) error {
 		return bad("delay_ms", "is only for schedule_type delay, not %s", it.schedule)
 	}
 	switch it.schedule {
-	case scheduleNow:
 	case scheduleAt:
 		if r.ScheduledAt.IsZero() {
 			return bad("scheduled_at", "is required for schedule_type at")
@@ -167,8 +172,6 @@ func (it *item) setSchedule(r *Request, lim Limits, now time.Time) error {
 			return bad("delay_ms", "is %d, want 0 to %d", r.DelayMS, lim.MaxScheduleAhead.Milliseconds())
 		}
 		it.delayMS = r.DelayMS
-	default:
-		return bad("schedule_type", "is %q, want now, at or delay", clip(r.ScheduleType))
 	}
 	return nil
 }
@@ -233,7 +236,7 @@ func text(field, s string) error {
 		return bad(field, "is not valid UTF-8")
 	}
 	for _, r := range s {
-		if r < 0x20 || r == 0x7f {
+		if unicode.IsControl(r) {
 			return bad(field, "contains the control character %U", r)
 		}
 	}

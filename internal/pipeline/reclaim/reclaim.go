@@ -17,10 +17,17 @@ import (
 	"github.com/penstock-dev/penstock/protocol"
 )
 
+// DeadLetters keeps stream entries that are no task.
+type DeadLetters interface {
+	Keep(ctx context.Context, letters []*protocol.DeadLetter) error
+}
+
 // Options are the settings of a Reclaimer.
 type Options struct {
 	Store *store.Store
 	Redis *streams.Client
+	// DeadLetters keeps garbage that a worker fetched and did not live to report.
+	DeadLetters DeadLetters
 	// Consumer is this reclaimer's consumer name.
 	Consumer string
 	// VisibilityTimeout is how long an entry must have been idle.
@@ -38,11 +45,15 @@ type Options struct {
 	Metrics prometheus.Registerer
 }
 
-// Reclaimer scans task streams. Any number may run at once.
+// Reclaimer scans task streams. Any number of them may run at once; one is not
+// safe for concurrent use.
 type Reclaimer struct {
 	o         Options
 	reclaimed prometheus.Counter
 	hold      time.Time // no reclaiming before this
+	// took remembers who held the entries that were claimed and, because a
+	// store was away, not dealt with.
+	took map[string]streams.Pending
 }
 
 // applyDeadline bounds the wait for outcomes that are under way.
@@ -53,7 +64,7 @@ func New(o Options) *Reclaimer {
 	if o.Interval <= 0 {
 		o.Interval = min(max(o.VisibilityTimeout/4, 100*time.Millisecond), 30*time.Second)
 	}
-	r := &Reclaimer{o: o, reclaimed: prometheus.NewCounter(prometheus.CounterOpts{
+	r := &Reclaimer{o: o, took: map[string]streams.Pending{}, reclaimed: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "penstock_tasks_reclaimed_total", Help: "Tasks taken from lost workers.",
 	})}
 	if o.Metrics != nil {
@@ -93,39 +104,44 @@ func (r *Reclaimer) Scan(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list queues: %w", err)
 	}
-	for _, q := range queues {
-		if err := r.scan(ctx, protocol.TaskStream(q)); err != nil && !errors.Is(err, streams.ErrNoGroup) && !streams.LostGroup(err) {
-			return err
+	var errs error
+	for _, q := range queues { // one in trouble must not hide the others
+		if err := r.scan(ctx, protocol.TaskStream(q)); err != nil && !streams.LostGroup(err) {
+			errs = errors.Join(errs, fmt.Errorf("queue %s: %w", q, err))
 		}
 	}
-	return nil
+	return errs
 }
 
 func (r *Reclaimer) scan(ctx context.Context, stream string) error {
-	after := ""
-	for more := true; more; {
-		var ps []streams.Pending
-		var err error
-		// Who held an entry is known only before it is claimed.
-		ps, more, err = r.o.Redis.PendingAfter(ctx, stream, protocol.GroupWorkers, after, r.o.VisibilityTimeout)
+	for from := "0-1"; from != ""; {
+		// Who held an entry is known only before it is claimed. Those that reach
+		// the visibility timeout between the two commands are listed too.
+		ps, _, err := r.o.Redis.PendingAfter(ctx, stream, protocol.GroupWorkers, streams.Before(from), r.o.VisibilityTimeout*9/10)
 		if err != nil || len(ps) == 0 {
 			return err
 		}
 		holders := make(map[string]streams.Pending, len(ps))
 		for _, p := range ps {
+			if h, ok := r.took[stream+" "+p.ID]; ok && p.Consumer == r.o.Consumer {
+				p.Consumer, p.Idle = h.Consumer, p.Idle+h.Idle
+			}
 			holders[p.ID] = p
 		}
-		after = ps[len(ps)-1].ID
-		for from := ps[0].ID; from != "" && !streams.Less(after, from); {
-			var got []streams.Entry
-			var ghosts []string
-			got, ghosts, from, err = r.o.Redis.Claim(ctx, stream, protocol.GroupWorkers, r.o.Consumer, from, r.o.VisibilityTimeout)
-			if err != nil {
-				return err
+		var got []streams.Entry
+		var ghosts []string
+		got, ghosts, from, err = r.o.Redis.Claim(ctx, stream, protocol.GroupWorkers, r.o.Consumer, ps[0].ID, r.o.VisibilityTimeout)
+		if err != nil {
+			return err
+		}
+		err = r.take(ctx, stream, got, ghosts, holders)
+		for _, e := range got {
+			if delete(r.took, stream+" "+e.ID); err != nil {
+				r.took[stream+" "+e.ID] = holders[e.ID]
 			}
-			if err := r.take(ctx, stream, got, ghosts, holders); err != nil {
-				return err
-			}
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -137,11 +153,14 @@ func (r *Reclaimer) take(ctx context.Context, stream string, got []streams.Entry
 	byID := map[protocol.ID]streams.Entry{}
 	pairs := map[protocol.ID]protocol.Pair{}
 	var ids []protocol.ID
+	var garbage []*protocol.DeadLetter
 	for _, e := range got {
 		acks = append(acks, e.ID)
 		p, ok := protocol.PairOf(e.Values)
-		if !ok {
-			continue // no task: the worker that fetched it reported it, or will
+		if !ok { // the worker that fetched it may have reported it, or not
+			_, cause := protocol.DecodeTask(e.Values)
+			garbage = append(garbage, protocol.Garbage(stream, e.ID, e.Values, cause, time.Now()))
+			continue
 		}
 		if old, dup := pairs[p.ID]; !dup || old.Delivery < p.Delivery {
 			byID[p.ID], pairs[p.ID] = e, p
@@ -152,6 +171,11 @@ func (r *Reclaimer) take(ctx context.Context, stream string, got []streams.Entry
 	}
 	if len(acks) == 0 {
 		return nil
+	}
+	if len(garbage) > 0 {
+		if err := r.o.DeadLetters.Keep(ctx, garbage); err != nil {
+			return err
+		}
 	}
 	// A worker that finished in time is never overruled: its outcome may be in
 	// stream:result already.

@@ -5,7 +5,6 @@ package result
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -189,12 +188,11 @@ func (s *Stage) handle(ctx context.Context, es []streams.Entry) error {
 		if e.Values == nil {
 			continue // deleted while pending
 		}
-		o, err := protocol.DecodeOutcome(e.Values)
+		o, err := decode(e.Values)
 		if err != nil {
 			garbage = append(garbage, protocol.Garbage(protocol.StreamResult, e.ID, e.Values, err, time.Now()))
 			continue
 		}
-		checkResult(o)
 		outcomes = append(outcomes, outcome{o, e.ID})
 	}
 	if len(garbage) > 0 {
@@ -209,28 +207,10 @@ func (s *Stage) handle(ctx context.Context, es []streams.Entry) error {
 	return s.o.Redis.Ack(ctx, protocol.StreamResult, protocol.GroupOrchestrators, ids)
 }
 
-// checkResult turns a success whose result can't be stored into a permanent
-// failure that says so: running the handler again would not help.
-func checkResult(o *protocol.Outcome) {
-	if o.Kind != protocol.OutcomeSucceeded {
-		return
-	}
-	if len(o.Result) == 0 {
-		o.Result = []byte("null")
-		return
-	}
-	if !json.Valid(o.Result) || strings.Contains(string(o.Result), `\u0000`) {
-		*o = protocol.Outcome{
-			ID: o.ID, Delivery: o.Delivery, Kind: protocol.OutcomeFailed, WorkerID: o.WorkerID, MessageID: o.MessageID,
-			StartedAt: o.StartedAt, FinishedAt: o.FinishedAt, Code: protocol.CodeExecutionFailed, Delay: -1,
-			Error: "the handler succeeded, but its result is not JSON without NUL and can't be stored",
-		}
-	}
-}
-
 // applyAll applies outcomes in one transaction. If Postgres refuses the data
-// itself, each is applied alone and the refused ones are kept as dead letters,
-// so that one outcome never blocks the others.
+// itself, each is applied alone: a refused success as a permanent failure, and
+// what is refused even so is kept as a dead letter. So one outcome never blocks
+// the others.
 func (s *Stage) applyAll(ctx context.Context, outcomes []outcome, es []streams.Entry) error {
 	if len(outcomes) == 0 {
 		return nil
@@ -240,16 +220,20 @@ func (s *Stage) applyAll(ctx context.Context, outcomes []outcome, es []streams.E
 		return err
 	}
 	s.o.Log.Error("a batch of outcomes was refused; applying them one by one", "error", err)
+	values := make(map[string]map[string]any, len(es))
+	for _, e := range es {
+		values[e.ID] = e.Values
+	}
 	for _, o := range outcomes {
 		err := s.apply(ctx, []outcome{o})
+		if refused(err) && o.Kind == protocol.OutcomeSucceeded {
+			o.Outcome = unstorable(o.Outcome, "was refused by Postgres: "+err.Error())
+			err = s.apply(ctx, []outcome{o})
+		}
 		if refused(err) {
-			for _, e := range es {
-				if e.ID == o.entry {
-					err = s.o.DeadLetters.Keep(ctx, []*protocol.DeadLetter{
-						protocol.Garbage(protocol.StreamResult, e.ID, e.Values, err, time.Now()),
-					})
-				}
-			}
+			err = s.o.DeadLetters.Keep(ctx, []*protocol.DeadLetter{
+				protocol.Garbage(protocol.StreamResult, o.entry, values[o.entry], err, time.Now()),
+			})
 		}
 		if err != nil {
 			return err
@@ -258,9 +242,11 @@ func (s *Stage) applyAll(ctx context.Context, outcomes []outcome, es []streams.E
 	return nil
 }
 
+// refused reports whether Postgres will never take this data: a data exception,
+// a violated constraint, or a limit of its own such as the depth of JSON.
 func refused(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (strings.HasPrefix(e.Code, "22") || strings.HasPrefix(e.Code, "23"))
+	return ok && (strings.HasPrefix(e.Code, "22") || strings.HasPrefix(e.Code, "23") || strings.HasPrefix(e.Code, "54"))
 }
 
 func (s *Stage) apply(ctx context.Context, outcomes []outcome) error {

@@ -29,7 +29,7 @@ SELECT k.scope, k.key, k.task_id
 FROM (SELECT unnest($1::text[]) AS scope, unnest($2::text[]) AS key, unnest($3::uuid[]) AS task_id) k
 ORDER BY k.scope, k.key
 ON CONFLICT (scope, key) DO NOTHING
-RETURNING task_id
+RETURNING scope, key, task_id
 `
 
 type InsertKeysParams struct {
@@ -38,21 +38,27 @@ type InsertKeysParams struct {
 	TaskIds []pgid.ID
 }
 
-// Takes idempotency keys in key order and returns the tasks that got theirs;
-// waits for a concurrent transaction that holds the same key.
-func (q *Queries) InsertKeys(ctx context.Context, arg InsertKeysParams) ([]pgid.ID, error) {
+type InsertKeysRow struct {
+	Scope  string
+	Key    string
+	TaskID pgid.ID
+}
+
+// Takes idempotency keys in key order and returns those that were free; waits
+// for a concurrent transaction that holds the same key.
+func (q *Queries) InsertKeys(ctx context.Context, arg InsertKeysParams) ([]*InsertKeysRow, error) {
 	rows, err := q.db.Query(ctx, insertKeys, arg.Scopes, arg.Keys, arg.TaskIds)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []pgid.ID
+	var items []*InsertKeysRow
 	for rows.Next() {
-		var task_id pgid.ID
-		if err := rows.Scan(&task_id); err != nil {
+		var i InsertKeysRow
+		if err := rows.Scan(&i.Scope, &i.Key, &i.TaskID); err != nil {
 			return nil, err
 		}
-		items = append(items, task_id)
+		items = append(items, &i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

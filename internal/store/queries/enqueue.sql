@@ -54,14 +54,14 @@ SELECT i.id, i.state, i.created_at, (i.due_at IS NULL)::boolean AS direct, COALE
 FROM ins i LEFT JOIN outbox o ON o.queue = i.queue AND i.due_at IS NULL;
 
 -- name: InsertKeys :many
--- Takes idempotency keys in key order and returns the tasks that got theirs;
--- waits for a concurrent transaction that holds the same key.
+-- Takes idempotency keys in key order and returns those that were free; waits
+-- for a concurrent transaction that holds the same key.
 INSERT INTO idempotency_keys (scope, key, task_id)
 SELECT k.scope, k.key, k.task_id
 FROM (SELECT unnest(@scopes::text[]) AS scope, unnest(@keys::text[]) AS key, unnest(@task_ids::uuid[]) AS task_id) k
 ORDER BY k.scope, k.key
 ON CONFLICT (scope, key) DO NOTHING
-RETURNING task_id;
+RETURNING scope, key, task_id;
 
 -- name: DropKeys :exec
 -- Gives back keys whose task was not created after all.

@@ -1,0 +1,143 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/penstock-dev/penstock/internal/testkit"
+	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
+	"github.com/penstock-dev/penstock/protocol/penstock/v1/penstockv1connect"
+	"github.com/penstock-dev/penstock/task"
+	"github.com/penstock-dev/penstock/worker"
+)
+
+type waited struct {
+	res *connect.Response[penstockv1.WaitTaskResponse]
+	err error
+	at  time.Time
+}
+
+func startWait(ctx context.Context, c penstockv1connect.TaskServiceClient, r *penstockv1.WaitTaskRequest) <-chan waited {
+	out := make(chan waited, 1)
+	go func() {
+		res, err := c.WaitTask(ctx, connect.NewRequest(r))
+		out <- waited{res, err, time.Now()}
+	}()
+	return out
+}
+
+func take(t *testing.T, c <-chan waited) waited {
+	t.Helper()
+	select {
+	case w := <-c:
+		return w
+	case <-time.After(testkit.Deadline):
+		t.Fatal("WaitTask did not return")
+		return waited{}
+	}
+}
+
+// TestWaitTask: it returns when the task is done, whichever orchestrator
+// applied the outcome, also to one who asks afterwards.
+func TestWaitTask(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	second := testkit.StartOrchestrator(t, e.stores.Config())
+	ready(t, second.URL)
+	other := dial(t, second.URL, connect.WithGRPC())
+	release := make(chan struct{})
+	e.stores.StartWorker(t, worker.Options{}, func(w *worker.Worker) {
+		w.HandleRaw("held", func(ctx context.Context, _ *task.Raw) (json.RawMessage, error) {
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+			return json.RawMessage(`{"ok":true}`), nil
+		})
+	})
+	id := e.enqueue(t, &penstockv1.EnqueueRequest{Type: "held", TaskId: "held 1"}).TaskId
+	waits := []<-chan waited{
+		startWait(t.Context(), e.rpc, &penstockv1.WaitTaskRequest{TaskId: id}),
+		startWait(t.Context(), e.grpc, &penstockv1.WaitTaskRequest{TaskId: id, TimeoutMs: 60_000}),
+		startWait(t.Context(), other, &penstockv1.WaitTaskRequest{TaskId: id}),
+	}
+	testkit.Eventually(t, "running", func() (bool, string) {
+		res, err := e.rpc.GetTask(t.Context(), connect.NewRequest(&penstockv1.GetTaskRequest{TaskId: id}))
+		if err != nil {
+			return false, err.Error()
+		}
+		return res.Msg.Task.State == "running", res.Msg.Task.State
+	})
+	for i, w := range waits {
+		select {
+		case r := <-w:
+			t.Fatalf("wait %d ended while the task runs: %v, %v", i, r.res, r.err)
+		default:
+		}
+	}
+	released := time.Now()
+	close(release)
+	waits = append(waits, startWait(t.Context(), other, &penstockv1.WaitTaskRequest{TaskId: id}))
+	for i, c := range waits {
+		w := take(t, c)
+		if w.err != nil || !w.res.Msg.Done || w.res.Msg.Task.State != "succeeded" || string(w.res.Msg.Task.Result) != `{"ok":true}` {
+			t.Errorf("wait %d: %v, %v", i, w.res, w.err)
+		}
+		if d := w.at.Sub(released); d > 10*time.Second {
+			t.Errorf("wait %d took %s", i, d)
+		}
+	}
+	w := take(t, startWait(t.Context(), e.rpc, &penstockv1.WaitTaskRequest{TaskId: id}))
+	if w.err != nil || !w.res.Msg.Done {
+		t.Errorf("waiting for a finished task: %v, %v", w.res, w.err)
+	}
+}
+
+// TestWaitTaskEnds: at its own limit and just before the caller's deadline
+// with done = false, at once when the orchestrator stops.
+func TestWaitTaskEnds(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	id := e.enqueue(t, pending()).TaskId
+	for name, c := range map[string]struct {
+		deadline, least time.Duration
+		limit           int32
+	}{
+		"limit": {time.Minute, 300 * time.Millisecond, 300}, "deadline": {time.Second, 500 * time.Millisecond, 0}, "both": {time.Minute, 100 * time.Millisecond, 100},
+	} {
+		for _, client := range []penstockv1connect.TaskServiceClient{e.rpc, e.grpc} {
+			start := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), c.deadline)
+			w := take(t, startWait(ctx, client, &penstockv1.WaitTaskRequest{TaskId: id, TimeoutMs: c.limit}))
+			cancel()
+			d := w.at.Sub(start)
+			if w.err != nil || w.res.Msg.Done || w.res.Msg.Task.State != "pending" || d < c.least || d > 20*time.Second {
+				t.Errorf("%s: %v, %v after %s", name, w.res, w.err, d)
+			}
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	c := startWait(ctx, e.rpc, &penstockv1.WaitTaskRequest{TaskId: id})
+	cancel()
+	if w := take(t, c); connect.CodeOf(w.err) != connect.CodeCanceled {
+		t.Errorf("cancelled: %v", w.err)
+	}
+	waiting := startWait(t.Context(), e.grpc, &penstockv1.WaitTaskRequest{TaskId: id, TimeoutMs: 600_000})
+	testkit.Eventually(t, "the call is being served", func() (bool, string) {
+		_, err := e.grpc.GetTask(t.Context(), connect.NewRequest(&penstockv1.GetTaskRequest{TaskId: id}))
+		return err == nil, ""
+	})
+	start := time.Now()
+	e.orch.Stop(t)
+	w := take(t, waiting)
+	if w.err == nil && w.res.Msg.Done || w.err != nil && connect.CodeOf(w.err) != connect.CodeUnavailable {
+		t.Errorf("stopped: %v, %v", w.res, w.err)
+	}
+	if d := w.at.Sub(start); d > 10*time.Second {
+		t.Errorf("the wait held the stop up for %s", d)
+	}
+}

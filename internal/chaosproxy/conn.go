@@ -1,0 +1,243 @@
+package chaosproxy
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// conn is one connection of a client, with its own one to the server.
+type conn struct {
+	proxy          *Proxy
+	client, server net.Conn
+	protocol       protocol
+	once           sync.Once
+
+	mu      sync.Mutex
+	rule    *Rule // applies to this connection: its replies are lost
+	matched int
+	lost    []byte // replies that were lost
+	probes  int    // probes under way
+}
+
+func (c *conn) close() {
+	c.once.Do(func() {
+		_ = c.client.Close()
+		_ = c.server.Close()
+		go func() {
+			c.proxy.mu.Lock()
+			delete(c.proxy.conns, c)
+			c.proxy.mu.Unlock()
+		}()
+	})
+}
+
+// requests forwards commands one by one.
+func (c *conn) requests() {
+	defer c.close()
+	var buf []byte
+	chunk := make([]byte, 64<<10)
+	first := true
+	for {
+		n, err := c.client.Read(chunk)
+		buf = append(buf, chunk[:n]...)
+		for {
+			l := c.protocol.next(buf, first)
+			if l == 0 {
+				break
+			}
+			first = false
+			if c.command(buf[:l]) != nil {
+				return
+			}
+			buf = buf[l:]
+		}
+		if err != nil || c.sent() != nil {
+			return
+		}
+	}
+}
+
+// command forwards one command, or cuts the connection before it.
+func (c *conn) command(b []byte) error {
+	c.mu.Lock()
+	rule := c.rule
+	if rule == nil {
+		rule = c.proxy.current()
+	}
+	cut := false
+	if rule != nil && rule.Match(b) {
+		c.rule = rule
+		c.matched++
+		cut = rule.Forward >= 0 && c.matched > rule.Forward
+	}
+	c.mu.Unlock()
+	if cut {
+		c.finish()
+		return errCut
+	}
+	_, err := c.server.Write(b)
+	return err
+}
+
+// sent asks the server, after all that the client has sent, for a sign that it
+// has carried it out.
+func (c *conn) sent() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.rule == nil || c.rule.Forward >= 0 && c.matched < c.rule.Forward {
+		return nil
+	}
+	if p := c.protocol.probe(); p != nil {
+		c.probes++
+		_, err := c.server.Write(p)
+		return err
+	}
+	return nil
+}
+
+// finish waits until the server has carried out what was forwarded, and ends
+// the connection.
+func (c *conn) finish() {
+	c.mu.Lock()
+	rule := c.rule
+	forwarded := c.matched - 1
+	c.mu.Unlock()
+	if forwarded > 0 && c.protocol.probe() != nil {
+		_, _ = c.server.Write(c.protocol.probe())
+		for !c.settled() {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	c.close()
+	c.proxy.applied(rule)
+}
+
+func (c *conn) settled() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.protocol.ended(c.lost)
+}
+
+// replies forwards replies, or loses them.
+func (c *conn) replies() {
+	defer c.close()
+	chunk := make([]byte, 64<<10)
+	for {
+		n, err := c.server.Read(chunk)
+		if n > 0 && !c.lose(chunk[:n]) {
+			c.proxy.mu.Lock()
+			delay, hung := c.proxy.delay, c.proxy.hung
+			c.proxy.mu.Unlock()
+			<-hung
+			if delay > 0 {
+				time.Sleep(delay)
+			}
+			if _, err := c.client.Write(chunk[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// lose reports whether a reply is lost. After the last one it ends the
+// connection.
+func (c *conn) lose(b []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.rule == nil {
+		return false
+	}
+	c.lost = append(c.lost, b...)
+	// With a bound the connection ends at the next command, or here if there
+	// is none; without one it ends when nothing more comes.
+	whole := c.rule.Forward < 0 || c.matched == c.rule.Forward
+	if whole && c.protocol.ended(c.lost) && c.probes <= bytes.Count(c.lost, []byte(token)) {
+		c.close()
+		c.proxy.applied(c.rule)
+	}
+	return true
+}
+
+// token marks the reply to a probe.
+const token = "chaosproxy-probe-7f3a"
+
+// resp is the Redis protocol.
+type resp struct{}
+
+// next expects arrays of bulk strings, which is what clients send.
+func (resp) next(b []byte, _ bool) int {
+	n, at, ok := number(b, 0, '*')
+	if !ok {
+		return 0
+	}
+	for range n {
+		l, next, ok := number(b, at, '$')
+		if !ok {
+			return 0
+		}
+		if at = next + l + 2; at > len(b) {
+			return 0
+		}
+	}
+	return at
+}
+
+// number reads a line such as "$12\r\n" at an offset.
+func number(b []byte, at int, kind byte) (n, next int, ok bool) {
+	if at >= len(b) || b[at] != kind {
+		return 0, 0, false
+	}
+	end := bytes.Index(b[at:], []byte("\r\n"))
+	if end < 0 {
+		return 0, 0, false
+	}
+	n, err := strconv.Atoi(string(b[at+1 : at+end]))
+	return n, at + end + 2, err == nil
+}
+
+func (resp) probe() []byte {
+	return []byte("*2\r\n$4\r\nECHO\r\n$" + strconv.Itoa(len(token)) + "\r\n" + token + "\r\n")
+}
+
+func (resp) ended(replies []byte) bool { return bytes.Contains(replies, []byte(token)) }
+
+// postgres is the Postgres protocol without encryption.
+type postgres struct{}
+
+func (postgres) next(b []byte, first bool) int {
+	at := 1 // the type; the very first message has none
+	if first {
+		at = 0
+	}
+	if len(b) < at+4 {
+		return 0
+	}
+	if l := at + int(binary.BigEndian.Uint32(b[at:])); l <= len(b) {
+		return l
+	}
+	return 0
+}
+
+func (postgres) probe() []byte { return nil }
+
+// ended: the server says that it is ready for the next query.
+func (postgres) ended(replies []byte) bool {
+	for len(replies) >= 5 {
+		l := 1 + int(binary.BigEndian.Uint32(replies[1:]))
+		if replies[0] == 'Z' {
+			return true
+		}
+		if l > len(replies) {
+			return false
+		}
+		replies = replies[l:]
+	}
+	return false
+}

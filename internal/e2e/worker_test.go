@@ -1,0 +1,129 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/penstock-dev/penstock/client"
+	"github.com/penstock-dev/penstock/internal/testkit"
+	"github.com/penstock-dev/penstock/task"
+)
+
+func TestWorkerProgramRunsItsHandlers(t *testing.T) {
+	t.Parallel()
+	s := &system{Stores: testkit.NewStores(t), t: t, visibility: 20 * time.Second}
+	o := testkit.StartOrchestrator(t, s.Config())
+	c := testkit.Client(t, o.URL)
+	keys := make(chan string, 10)
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		keys <- r.Header.Get("Idempotency-Key")
+		_, _ = fmt.Fprintf(w, `{"got":%s}`, b)
+	}))
+	t.Cleanup(hook.Close)
+	health := freeAddr(t)
+	s.worker(fmt.Sprintf(`
+concurrency: 4
+health_listen: %q
+shutdown_grace: 10s
+http: {allow: ["127.0.0.0/8"], allow_private: true}
+handlers:
+  run.wc: {kind: exec, command: [sh, -c, 'printf "{\"bytes\":%%d}" "$(wc -c)"']}
+  run.bad: {kind: exec, command: [sh, -c, 'echo no such customer >&2; exit 65']}
+  post.it: {kind: http, url: %q}
+  echo: {kind: echo}
+  sleep: {kind: sleep}
+`, health, hook.URL))
+	waitReady(t, health)
+	enqueue := func(typ, payload string, opts ...task.Option) string {
+		t.Helper()
+		r := &task.Request{Type: typ, Payload: json.RawMessage(payload)}
+		for _, o := range opts {
+			o(r)
+		}
+		e, err := c.EnqueueTask(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.TaskID
+	}
+	wait := func(id string) *client.Task {
+		t.Helper()
+		got, err := c.Wait(t.Context(), "", id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	for _, tt := range []struct{ typ, payload, want string }{
+		{"run.wc", `"12345"`, `{"bytes":7}`}, {"post.it", `[1]`, `{"got":[1]}`}, {"echo", `{"a":1}`, `{"a":1}`}, {"sleep", `{"ms":1}`, `{"slept_ms":1}`},
+	} {
+		if got := wait(enqueue(tt.typ, tt.payload, task.Key("key of "+tt.typ))); got.State != "succeeded" || strings.ReplaceAll(string(got.Result), " ", "") != tt.want {
+			t.Errorf("%s: %s %s, want %s", tt.typ, got.State, got.Result, tt.want)
+		}
+	}
+	if key := <-keys; key != `"key of post.it"` { // a structured field: a quoted string
+		t.Errorf("the hook got Idempotency-Key %q", key)
+	}
+	if got := wait(enqueue("run.bad", `1`)); got.State != "failed" || got.RetryCount != 0 || !strings.Contains(got.LastErrorReason.GetValue(), "no such customer") {
+		t.Errorf("exit code 65: %v, want a permanent failure", got)
+	}
+	testkit.VerifyLog(t, s.Stores)
+}
+
+// SIGTERM: what runs is finished first.
+func TestWorkerProgramDrains(t *testing.T) {
+	t.Parallel()
+	s := &system{Stores: testkit.NewStores(t), t: t, visibility: 20 * time.Second}
+	o := testkit.StartOrchestrator(t, s.Config())
+	c := testkit.Client(t, o.URL)
+	w := s.worker(echoConfig)
+	e, err := c.EnqueueTask(t.Context(), &task.Request{Type: "sleep", Payload: json.RawMessage(`{"ms":1500}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "the task runs", func() (bool, string) {
+		got, err := c.Get(t.Context(), "", e.TaskID)
+		return err == nil && got.State == "running", fmt.Sprint(got, err)
+	})
+	w.stop(t, syscall.SIGTERM)
+	if got, err := c.Wait(t.Context(), "", e.TaskID); err != nil || got.State != "succeeded" || got.Delivery != 1 {
+		t.Errorf("a task that ran at SIGTERM: %v, %v; want it finished", got, err)
+	}
+	testkit.VerifyLog(t, s.Stores)
+}
+
+// With no grace at all a stopping worker hands back what runs, and another one
+// runs it at once.
+func TestWorkerProgramHandsBack(t *testing.T) {
+	t.Parallel()
+	s := &system{Stores: testkit.NewStores(t), t: t, visibility: time.Minute}
+	o := testkit.StartOrchestrator(t, s.Config())
+	c := testkit.Client(t, o.URL)
+	a := s.worker("shutdown_grace: 0s\n" + echoConfig)
+	e, err := c.EnqueueTask(t.Context(), &task.Request{Type: "sleep", Payload: json.RawMessage(`{"duration":"3s"}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "the task runs", func() (bool, string) {
+		got, err := c.Get(t.Context(), "", e.TaskID)
+		return err == nil && got.State == "running", fmt.Sprint(got, err)
+	})
+	s.worker(echoConfig).says(t, "worker started")
+	began := time.Now()
+	a.stop(t, syscall.SIGTERM)
+	if took := time.Since(began); took > 2500*time.Millisecond {
+		t.Errorf("the worker took %s to stop without a grace period", took)
+	}
+	got, err := c.Wait(t.Context(), "", e.TaskID)
+	if err != nil || got.State != "succeeded" || got.Delivery != 2 || got.RetryCount+got.Interruptions != 0 {
+		t.Errorf("%v, %v; want it run again without a retry or an interruption", got, err)
+	}
+}

@@ -1,0 +1,140 @@
+// Package execute runs one task handler and decides what its end means. The
+// worker and package tasktest share it, so that a test sees what production
+// would do.
+package execute
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+	"unicode/utf8"
+
+	"github.com/penstock-dev/penstock/protocol"
+	"github.com/penstock-dev/penstock/task"
+)
+
+// InfoOf describes the execution of an entry to its handler.
+func InfoOf(t *protocol.TaskEntry, queue, messageID string) task.Info {
+	return task.Info{
+		TaskID: t.TaskID, ID: t.ID.String(), Type: t.Type, Tenant: t.Tenant, Queue: queue,
+		Attempt: t.Attempt, RetryCount: t.Attempt - 1, MaxRetries: t.MaxRetries, Delivery: t.Delivery,
+		IdempotencyKey: t.IdempotencyKey, TraceID: t.TraceID, Timeout: t.Timeout, EnqueuedAt: t.EnqueuedAt,
+		MessageID: messageID,
+	}
+}
+
+// PanicError is what became of a handler that panicked.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+// Error returns the panic's value and its stack.
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.Value, e.Stack) }
+
+// Run calls the handler under the start-to-close timeout, a panic becoming a
+// *PanicError, and fills in the outcome. It returns the handler's error.
+func Run(ctx context.Context, h task.Handler, r *task.Raw, o func() *protocol.Outcome) error {
+	ctx, stop := context.WithTimeoutCause(ctx, r.Timeout, task.ErrTimeout)
+	defer stop()
+	result, err := call(ctx, h, r)
+	if o := o(); o != nil {
+		classify(o, result, err, context.Cause(ctx))
+	}
+	return err
+}
+
+func call(ctx context.Context, h task.Handler, r *task.Raw) (result json.RawMessage, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &PanicError{Value: p, Stack: debug.Stack()}
+		}
+	}()
+	return h(ctx, r)
+}
+
+// classify fills in the outcome. A handler that succeeded in spite of a
+// cancelled context has succeeded.
+func classify(o *protocol.Outcome, result json.RawMessage, err, cause error) {
+	if err == nil {
+		if len(result) == 0 {
+			result = json.RawMessage("null")
+		}
+		if err = checkResult(result); err == nil {
+			o.Kind, o.Result = protocol.OutcomeSucceeded, result
+			return
+		}
+		err = task.Permanent(err)
+	}
+	o.Error = protocol.Text(err.Error())
+	if d, ok := task.SnoozeDelay(err); ok {
+		o.Kind, o.Delay = protocol.OutcomeSnoozed, min(d, maxDelay)
+		return
+	}
+	o.Kind, o.Code, o.Retryable = protocol.OutcomeFailed, protocol.CodeExecutionFailed, true
+	switch {
+	case task.IsInvalidInput(err):
+		o.Code, o.Retryable = protocol.CodeInputInvalid, false
+	case task.IsPermanent(err):
+		o.Retryable = false
+	case errors.Is(cause, task.ErrShutdown):
+		release(o, "the worker stopped: ")
+	case errors.Is(cause, task.ErrLeaseLost):
+		// The fence refuses it as soon as the task has been reclaimed. If it
+		// has not, no retry is spent on an execution that was only cancelled.
+		release(o, "lease lost: ")
+	case errors.Is(cause, task.ErrTimeout):
+		o.Code = protocol.CodeTimeout
+		o.Error = protocol.Text("start-to-close timeout: " + o.Error)
+	}
+	if d, ok := task.RetryDelay(err); ok && o.Kind == protocol.OutcomeFailed {
+		o.Delay = min(d, maxDelay)
+	}
+}
+
+func release(o *protocol.Outcome, why string) {
+	o.Kind, o.Code, o.Retryable = protocol.OutcomeReleased, "", false
+	o.Error = protocol.Text(why + o.Error)
+}
+
+// Bounds of what a handler may return, so that its outcome can be read and
+// stored: an outcome that can't would leave its task running for ever.
+const (
+	maxDelay  = 365 * 24 * time.Hour
+	maxResult = 8 << 20
+	maxDepth  = 1000
+)
+
+// checkResult returns an error that a handler's author understands.
+func checkResult(r json.RawMessage) error {
+	switch {
+	case len(r) > maxResult:
+		return fmt.Errorf("the handler succeeded, but its result has %d bytes, at most %d are allowed; store large data elsewhere and return a reference", len(r), maxResult)
+	case !json.Valid(r) || !utf8.Valid(r):
+		return errors.New("the handler succeeded, but its result is not JSON in UTF-8")
+	}
+	depth, inString := 0, false
+	for i := 0; i < len(r); i++ {
+		switch c := r[i]; {
+		case inString && c == '\\':
+			if bytes.HasPrefix(r[i:], []byte(`\u0000`)) {
+				return errors.New(`the handler succeeded, but its result contains the character NUL (\u0000), which can't be stored`)
+			}
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > maxDepth {
+				return fmt.Errorf("the handler succeeded, but its result is nested deeper than %d levels", maxDepth)
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package worker_test
+
+import (
+	"context"
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-dev/penstock/internal/testkit"
+	"github.com/penstock-dev/penstock/task"
+	"github.com/penstock-dev/penstock/worker"
+)
+
+func TestFromEnv(t *testing.T) { // sets the environment: not parallel
+	for k, v := range map[string]string{
+		"PENSTOCK_REDIS_URL": "redis://localhost:1/3", "PENSTOCK_QUEUES": "a, b", "PENSTOCK_CONCURRENCY": "7",
+		"PENSTOCK_VISIBILITY_TIMEOUT": "90s", "PENSTOCK_SHUTDOWN_GRACE": "3s", "PENSTOCK_START_DEADLINE": "4s",
+	} {
+		t.Setenv(k, v)
+	}
+	want := worker.Options{
+		RedisURL: "redis://localhost:1/3", Queues: []string{"a", "b"}, Concurrency: 7,
+		VisibilityTimeout: 90 * time.Second, ShutdownGrace: 3 * time.Second, StartDeadline: 4 * time.Second,
+	}
+	if got := worker.FromEnv(); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	for name, bad := range map[string]string{"PENSTOCK_CONCURRENCY": "many", "PENSTOCK_SHUTDOWN_GRACE": "3", "PENSTOCK_QUEUES": "a,,b"} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, bad)
+			if _, err := worker.New(worker.FromEnv()); err == nil || name != "PENSTOCK_QUEUES" && !strings.Contains(err.Error(), name) {
+				t.Errorf("error %v, want one that names %s", err, name)
+			}
+		})
+	}
+}
+
+func TestNewRefusesWrongOptions(t *testing.T) {
+	t.Parallel()
+	for want, edit := range map[string]func(*worker.Options){
+		"no Redis URL":                     func(o *worker.Options) { o.RedisURL = "" },
+		"redis.url":                        func(o *worker.Options) { o.RedisURL = "http://localhost" },
+		"concurrency is -1":                func(o *worker.Options) { o.Concurrency = -1 },
+		"concurrency is 10001":             func(o *worker.Options) { o.Concurrency = 10_001 },
+		"2 queues need a concurrency":      func(o *worker.Options) { o.Concurrency, o.Queues = 1, []string{"a", "b"} },
+		`queue "a" is named twice`:         func(o *worker.Options) { o.Queues = []string{"a", "a"} },
+		`queue "a b"`:                      func(o *worker.Options) { o.Queues = []string{"a b"} },
+		`queue ""`:                         func(o *worker.Options) { o.Queues = []string{""} },
+		"visibility timeout is 299ms":      func(o *worker.Options) { o.VisibilityTimeout = 299 * time.Millisecond },
+		"name has 129 bytes":               func(o *worker.Options) { o.Name = strings.Repeat("n", 129) },
+		"name has 1 bytes, want at most 1": func(o *worker.Options) { o.Name = "\x00" },
+	} {
+		o := worker.Options{RedisURL: "redis://localhost:1"}
+		edit(&o)
+		if _, err := worker.New(o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
+	}
+}
+
+func TestMistakesOfTheProgramAreRefused(t *testing.T) {
+	t.Parallel()
+	w, err := worker.New(worker.Options{RedisURL: "redis://127.0.0.1:1", StartDeadline: -1, IgnoreSignals: true, Log: testkit.Log(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := func(context.Context, *task.Raw) (json.RawMessage, error) { return nil, nil }
+	w.HandleRaw("a", h)
+	panics := func(what string, fn func()) {
+		defer func() {
+			if recover() == nil {
+				t.Errorf("%s did not panic", what)
+			}
+		}()
+		fn()
+	}
+	panics("a second handler for a type", func() { w.HandleRaw("a", h) })
+	if err := w.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "Redis not reached") {
+		t.Errorf("Run without a Redis returned %v", err)
+	}
+	if w.Ready() {
+		t.Error("a worker that never reached Redis says that it is ready")
+	}
+	panics("a handler after Run", func() { w.HandleRaw("b", h) })
+	if err := w.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "called before") {
+		t.Errorf("a second Run returned %v", err)
+	}
+}
