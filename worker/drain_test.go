@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"slices"
@@ -150,13 +151,14 @@ func TestASecondSignalEndsTheGrace(t *testing.T) {
 func TestDrainWithGarbageInHand(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	started := make(chan struct{}, 1)
-	w := b.raw(worker.Options{ShutdownGrace: -1}, func(ctx context.Context, _ *task.Raw) (json.RawMessage, error) {
+	started, release := make(chan struct{}, 1), make(chan struct{})
+	defer close(release)
+	w := b.raw(worker.Options{ShutdownGrace: -1}, func(context.Context, *task.Raw) (json.RawMessage, error) {
 		started <- struct{}{}
-		<-ctx.Done()
-		return nil, context.Cause(ctx)
+		<-release // whatever happens to its context
+		return nil, nil
 	})
-	b.enqueue(task.Request{})
+	id := b.enqueue(task.Request{})
 	receive(t, "the handler starts", started)
 	// A stream:dlq of the wrong type keeps the dead letter waiting.
 	if err := b.redis.Set(t.Context(), protocol.StreamDLQ, "in the way", 0).Err(); err != nil {
@@ -167,11 +169,11 @@ func TestDrainWithGarbageInHand(t *testing.T) {
 	}
 	testkit.Eventually(t, "the garbage is fetched", func() (bool, string) {
 		n := len(b.pending("default"))
-		return n == 2, "too few pending entries"
+		return n == 2, fmt.Sprint(n)
 	})
 	stopped := make(chan struct{})
 	go func() { w.Stop(t); close(stopped) }()
-	testkit.Eventually(t, "the worker stops fetching", func() (bool, string) { return !w.Ready(), "ready" })
+	b.waitEvent(id, protocol.EventInterrupted) // the task is handed back, the garbage still waits
 	if err := b.redis.Del(t.Context(), protocol.StreamDLQ).Err(); err != nil {
 		t.Fatal(err)
 	}

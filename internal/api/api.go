@@ -144,8 +144,10 @@ func (s *Service) GetTask(ctx context.Context, req *connect.Request[penstockv1.G
 const (
 	defaultWait = 30 * time.Second
 	maxWait     = 10 * time.Minute
-	// answerTime is kept back from the caller's deadline for the answer.
-	answerTime = 50 * time.Millisecond
+	// A tenth of the caller's time, within these bounds, is kept back for the
+	// answer.
+	minAnswerTime = 50 * time.Millisecond
+	maxAnswerTime = 500 * time.Millisecond
 )
 
 // WaitTask implements the RPC.
@@ -158,7 +160,8 @@ func (s *Service) WaitTask(ctx context.Context, req *connect.Request[penstockv1.
 		wait = defaultWait
 	}
 	if d, ok := ctx.Deadline(); ok {
-		wait = min(wait, time.Until(d)-answerTime)
+		left := time.Until(d)
+		wait = min(wait, left-min(max(left/10, minAnswerTime), maxAnswerTime))
 	}
 	t, err := s.find(ctx, req.Msg.Tenant, req.Msg.TaskId)
 	if err != nil {

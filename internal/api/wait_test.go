@@ -107,7 +107,7 @@ func TestWaitTaskEnds(t *testing.T) {
 		deadline, least time.Duration
 		limit           int32
 	}{
-		"limit": {time.Minute, 300 * time.Millisecond, 300}, "deadline": {time.Second, 500 * time.Millisecond, 0}, "both": {time.Minute, 100 * time.Millisecond, 100},
+		"limit": {time.Minute, 300 * time.Millisecond, 300}, "deadline": {4 * time.Second, 2 * time.Second, 0}, "both": {time.Minute, 100 * time.Millisecond, 100},
 	} {
 		for _, client := range []penstockv1connect.TaskServiceClient{e.rpc, e.grpc} {
 			start := time.Now()

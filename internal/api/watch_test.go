@@ -216,6 +216,12 @@ func TestWatchFilters(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	early := e.enqueue(t, pending(func(r *penstockv1.EnqueueRequest) { r.Tenant, r.TaskId = "a", "named" }))
+	// "From now" reaches back to the oldest transaction that is open anywhere on
+	// the server, also of other tests.
+	c := e.conn(t)
+	testkit.Eventually(t, "the first event is below every open transaction", func() (bool, string) {
+		return scan[bool](t, c, "SELECT max(xid::text::bigint) < pg_snapshot_xmin(pg_current_snapshot())::text::bigint FROM event_log"), ""
+	})
 	byTask := watch(t, e.rpc, &penstockv1.WatchEventsRequest{Position: "earliest", TaskId: "named", Tenant: "a"})
 	byTenant := watch(t, e.rpc, &penstockv1.WatchEventsRequest{Position: "earliest", Tenant: "b"})
 	byType := watch(t, e.rpc, &penstockv1.WatchEventsRequest{Types: []string{"task.succeeded", "task.claimed"}})

@@ -223,9 +223,12 @@ func TestClose(t *testing.T) {
 		g.waitLen(t, 4)
 		closed := make(chan error, 2)
 		go func() { closed <- g.Close(t.Context()) }()
-		for {
-			if err := g.Go(9); errors.Is(err, batch.ErrClosed) {
+		for end := time.Now().Add(limit); ; { // until Close has taken effect
+			if _, err := g.SubmitAll(t.Context(), nil); errors.Is(err, batch.ErrClosed) {
 				break
+			}
+			if time.Now().After(end) {
+				t.Fatal("Close has no effect")
 			}
 		}
 		if _, err := g.Submit(t.Context(), 9); !errors.Is(err, batch.ErrClosed) {

@@ -70,6 +70,9 @@ func start(t *testing.T, program string, env []string, args ...string) *process 
 	}()
 	t.Cleanup(func() {
 		p.kill()
+		if out := p.out.String(); strings.Contains(out, "panic:") || strings.Contains(out, "DATA RACE") {
+			t.Errorf("%s panicked or raced", program)
+		}
 		if t.Failed() {
 			t.Logf("end of the output of %s %s:\n%s", program, strings.Join(args, " "), p.out.tail())
 		}

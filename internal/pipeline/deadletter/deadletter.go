@@ -6,6 +6,7 @@ package deadletter
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -220,6 +221,8 @@ func (s *Stage) RunIngest(ctx context.Context) error {
 	return nil
 }
 
+var errForeign = errors.New("a dead letter about no task")
+
 func (s *Stage) ingest(ctx context.Context, es []streams.Entry) error {
 	ids := make([]string, len(es))
 	var keep []*protocol.DeadLetter
@@ -232,9 +235,13 @@ func (s *Stage) ingest(ctx context.Context, es []streams.Entry) error {
 		if err != nil {
 			l = protocol.Garbage(protocol.StreamDLQ, e.ID, e.Values, err, time.Now())
 		}
-		if l.ID.IsZero() { // a task's own dead letter is in dlq_items already
-			keep = append(keep, l)
+		if !l.ID.IsZero() { // a task's own dead letter is in dlq_items already
+			continue
 		}
+		if l.Raw == nil { // not written by us: nothing of it may be lost
+			l.Raw = protocol.Garbage(protocol.StreamDLQ, e.ID, e.Values, errForeign, time.Now()).Raw
+		}
+		keep = append(keep, l)
 	}
 	if len(keep) > 0 {
 		if err := s.record(ctx, keep); err != nil {

@@ -141,6 +141,8 @@ func (d *Dispatcher) Wake(at time.Time) {
 const (
 	blockedPause = 10 * time.Millisecond
 	errorPause   = 500 * time.Millisecond
+	// batchLimit bounds one round of batches.
+	batchLimit = time.Minute
 )
 
 func (d *Dispatcher) runDue(ctx context.Context) error {
@@ -191,14 +193,21 @@ func (d *Dispatcher) tick(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read due times: %w", err)
 	}
+	// A batch that was begun is finished even while stopping, so that nothing is
+	// left for another orchestrator to take over.
+	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchLimit)
+	defer cancel()
 	pause := d.poll
 	var errs error
 	for _, q := range queues {
+		if ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
 		if q.WaitMs > 0 {
 			pause = min(pause, time.Duration(q.WaitMs*float64(time.Millisecond))+time.Millisecond/2)
 			continue
 		}
-		again, err := d.next(ctx, q.Queue)
+		again, err := d.next(work, q.Queue)
 		if err != nil {
 			errs = errors.Join(errs, fmt.Errorf("queue %s: %w", q.Queue, err))
 			again = errorPause
@@ -265,7 +274,7 @@ func (d *Dispatcher) dispatch(ctx context.Context, queue string, limit int, afte
 		d.GiveBack(done)
 		return 0, err
 	}
-	d.Send(context.WithoutCancel(ctx), outboxID, queue, entries) // committed: a stop must not leave it half done
+	d.Send(ctx, outboxID, queue, entries)
 	return len(entries), nil
 }
 

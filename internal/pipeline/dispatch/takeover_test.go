@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/penstock-dev/penstock/internal/config"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
@@ -31,23 +32,27 @@ func crashed(t *testing.T, r *testkit.Rig, n, added int, seen string) []protocol
 	for i := range ids {
 		ids[i], deliveries[i] = protocol.ID(uuid.Must(uuid.NewV7())), 1
 	}
-	for _, sql := range []string{
-		`INSERT INTO tasks (id, tenant, queue, type, state, max_retries, schedule_type, timeout_ms, idempotency_scope, given, trace_id, payload)
-			SELECT unnest($1::uuid[]), 'default', 'default', 't', 'queued', 3, 'now', 60000, 'default', 0, 'x', '{}'`,
-		`INSERT INTO event_log (task_id, seq, type, status, attempt, delivery, actor, trace_id, occurred_at)
-			SELECT unnest($1::uuid[]), 1, 'task.created', 'queued', 1, 1, 'api', 'x', now()`,
-	} {
-		if _, err := r.DB.Exec(ctx, sql, pgid.Slice(ids)); err != nil {
-			t.Fatal(err)
+	insert := func(tx pgx.Tx) error { // in one transaction, as an orchestrator does
+		for _, sql := range []string{
+			`INSERT INTO tasks (id, tenant, queue, type, state, max_retries, schedule_type, timeout_ms, idempotency_scope, given, trace_id, payload)
+				SELECT unnest($1::uuid[]), 'default', 'default', 't', 'queued', 3, 'now', 60000, 'default', 0, 'x', '{}'`,
+			`INSERT INTO event_log (task_id, seq, type, status, attempt, delivery, actor, trace_id, occurred_at)
+				SELECT unnest($1::uuid[]), 1, 'task.created', 'queued', 1, 1, 'api', 'x', now()`,
+		} {
+			if _, err := tx.Exec(ctx, sql, pgid.Slice(ids)); err != nil {
+				return err
+			}
 		}
-	}
-	if seen != "" {
-		if _, err := r.DB.Exec(ctx, "INSERT INTO instances (id, host, pid, seen_at) VALUES ($1, 'h', 1, now() + $2::interval)", pgid.ID(owner), seen); err != nil {
-			t.Fatal(err)
+		if seen != "" {
+			if _, err := tx.Exec(ctx, "INSERT INTO instances (id, host, pid, seen_at) VALUES ($1, 'h', 1, now() + $2::interval)", pgid.ID(owner), seen); err != nil {
+				return err
+			}
 		}
+		_, err := tx.Exec(ctx, "INSERT INTO dispatch_outbox (owner, queue, after_id, task_ids, deliveries) VALUES ($1, 'default', $2, $3, $4)",
+			pgid.ID(owner), after, pgid.Slice(ids), deliveries)
+		return err
 	}
-	if _, err := r.DB.Exec(ctx, "INSERT INTO dispatch_outbox (owner, queue, after_id, task_ids, deliveries) VALUES ($1, 'default', $2, $3, $4)",
-		pgid.ID(owner), after, pgid.Slice(ids), deliveries); err != nil {
+	if err := pgx.BeginFunc(ctx, r.DB, insert); err != nil {
 		t.Fatal(err)
 	}
 	var values [][]any

@@ -41,6 +41,9 @@ type Reconciler struct {
 	o    Options
 	now  chan struct{}
 	lost *prometheus.CounterVec
+	// after is called by a pass after each of its readings, for tests of their
+	// order.
+	after func(reading string)
 
 	mu sync.Mutex
 	// absent remembers since when a running task has been missing.
@@ -56,7 +59,7 @@ const chunk = 500
 // New makes a Reconciler.
 func New(o Options) *Reconciler {
 	r := &Reconciler{
-		o: o, now: make(chan struct{}, 1), absent: map[protocol.Pair]time.Time{},
+		o: o, now: make(chan struct{}, 1), absent: map[protocol.Pair]time.Time{}, after: func(string) {},
 		lost: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "penstock_entries_lost_total", Help: "Live tasks found absent from Redis, by what was done.",
 		}, []string{"action"}),
@@ -109,6 +112,7 @@ func (r *Reconciler) Pass(ctx context.Context, ids []protocol.ID) error {
 	if err != nil {
 		return fmt.Errorf("read live tasks: %w", err)
 	}
+	r.after("candidates")
 	if ids == nil {
 		defer r.forget(cands)
 	}
@@ -140,6 +144,7 @@ func (r *Reconciler) Pass(ctx context.Context, ids []protocol.ID) error {
 	if err := r.o.Redis.WaitApplied(wait, protocol.StreamResult, protocol.GroupOrchestrators); err != nil {
 		return err
 	}
+	r.after("outcomes")
 	for len(missing) > 0 {
 		n := min(len(missing), chunk)
 		if err := r.repair(ctx, missing[:n]); err != nil {
@@ -186,6 +191,7 @@ func (r *Reconciler) scan(ctx context.Context, queue string, present map[protoco
 	if err := r.o.Redis.Range(ctx, stream, info.LastDelivered, see); err != nil {
 		return err
 	}
+	r.after("undelivered")
 	after := ""
 	for more := true; more; {
 		var ps []streams.Pending
@@ -204,6 +210,7 @@ func (r *Reconciler) scan(ctx context.Context, queue string, present map[protoco
 			see(e)
 		}
 	}
+	r.after("pending")
 	return nil
 }
 

@@ -87,8 +87,27 @@ func (j *Janitor) Partitions(ctx context.Context) error {
 
 // TrimStreams removes acknowledged entries from stream:result, and from the
 // task streams those older than the grace. Nothing from the start of an open
-// dispatch on is removed, so that its entries can always be looked up.
+// dispatch on is removed, so that its entries can always be looked up. For that
+// the order of reading matters: what has been delivered when Redis is read was
+// added for a dispatch that Postgres shows afterwards, unless it was resolved.
 func (j *Janitor) TrimStreams(ctx context.Context) error {
+	queues, err := j.o.Queues(ctx)
+	if err != nil {
+		return fmt.Errorf("list queues: %w", err)
+	}
+	bounds := map[string]string{}
+	var errs error
+	note := func(err error) {
+		if err != nil && !streams.LostGroup(err) { // whoever needs the group makes it
+			errs = errors.Join(errs, err)
+		}
+	}
+	for _, q := range queues {
+		id, err := j.o.Redis.Acknowledged(ctx, protocol.TaskStream(q), protocol.GroupWorkers)
+		if note(err); err == nil {
+			bounds[q] = id
+		}
+	}
 	limits := map[string]string{}
 	open, err := j.o.Store.OutboxAfterIDs(ctx)
 	if err != nil {
@@ -101,28 +120,14 @@ func (j *Janitor) TrimStreams(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	queues, err := j.o.Queues(ctx)
-	if err != nil {
-		return fmt.Errorf("list queues: %w", err)
-	}
 	old := streams.IDAt(now.Add(-j.o.Grace))
-	total, err := j.trim(ctx, protocol.StreamResult, protocol.GroupOrchestrators, "")
-	for _, q := range queues {
-		if err != nil {
-			break
-		}
-		var n int64
-		n, err = j.trim(ctx, protocol.TaskStream(q), protocol.GroupWorkers, streams.MinID(old, limits[q]))
+	total, err := j.o.Redis.Trim(ctx, protocol.StreamResult, protocol.GroupOrchestrators, "")
+	note(err)
+	for q, bound := range bounds {
+		n, err := j.o.Redis.TrimBefore(ctx, protocol.TaskStream(q), streams.MinID(bound, streams.MinID(old, limits[q])))
+		note(err)
 		total += n
 	}
 	j.trimmed.Add(float64(total))
-	return err
-}
-
-func (j *Janitor) trim(ctx context.Context, stream, group, limit string) (int64, error) {
-	n, err := j.o.Redis.Trim(ctx, stream, group, limit)
-	if errors.Is(err, streams.ErrNoGroup) || streams.LostGroup(err) {
-		return 0, nil // whoever needs the group makes it
-	}
-	return n, err
+	return errs
 }

@@ -1,0 +1,137 @@
+package deadletter_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/penstock-dev/penstock/internal/chaosproxy"
+	"github.com/penstock-dev/penstock/internal/testkit"
+	"github.com/penstock-dev/penstock/protocol"
+)
+
+var wholeFlow = []string{"task.created", "task.claimed", "task.dlq", "task.dlq", "task.failed"}
+
+// The sub-flow step by step: first Postgres, then stream:dlq, then the end.
+func TestSubFlow(t *testing.T) {
+	t.Parallel()
+	r := rig(t)
+	id := givenUp(t, r, 1)[0]
+	events(t, r, id, "task.created", "task.claimed", "task.dlq")
+	dlq := protocol.DLQID(id)
+	if n := r.Count(t, "SELECT count(*) FROM dlq_items WHERE task_id = $1 AND dlq_id = $2 AND recorded_at IS NULL", id[:], dlq[:]); n != 1 {
+		t.Errorf("%d dead letters in Postgres before the stream has it", n)
+	}
+	if n := len(letters(t, r)); n != 0 {
+		t.Errorf("%d entries in stream:dlq before the sweep", n)
+	}
+	sweep(t, r, 1)
+	events(t, r, id, wholeFlow...)
+	ls := letters(t, r)
+	if len(ls) != 1 {
+		t.Fatalf("%d entries in stream:dlq", len(ls))
+	}
+	at, err := time.Parse(time.RFC3339Nano, ls[0]["failed_at"])
+	if err != nil || time.Since(at) > time.Hour || time.Since(at) < -time.Minute {
+		t.Errorf("failed_at is %q", ls[0]["failed_at"])
+	}
+	for field, want := range map[string]string{ // the names of the task queue protocol, and dlq_id
+		"task_id": id.String(), "tool_name": "t", "payload": "{}", "error": "the cause", "retry_count": "0", "dlq_id": dlq.String(),
+		"error_code": "TASK_EXECUTION_FAILED", "id": id.String(), "v": "1", "tenant": "default",
+	} {
+		if got, ok := ls[0][field]; !ok || got != want {
+			t.Errorf("field %s of the dead letter is %q, want %q", field, got, want)
+		}
+	}
+	sweep(t, r, 0)
+	r.Start(t, r.DeadLetter.RunIngest)
+	testkit.VerifyLog(t, r.Stores)
+	if n := r.Count(t, "SELECT count(*) FROM dlq_items"); n != 1 {
+		t.Errorf("%d dead letters: the task's own was ingested again", n)
+	}
+}
+
+// A crash at each step. Afterwards there is one row, the stream has the dead
+// letter at least once under the same dlq_id, and one terminal event.
+func TestCrashBetweenSteps(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		redis           bool
+		match           string
+		forward         int
+		entries, second int
+	}{
+		"before anything":                   {false, "begin", 0, 1, 1},
+		"before the entry was added":        {true, "stream:dlq", 0, 1, 1},
+		"after the entry was added":         {true, "stream:dlq", -1, 2, 1},
+		"before the commit":                 {false, "commit", 0, 2, 1},
+		"after the commit, reply lost":      {false, "commit", -1, 1, 0},
+		"after the state, before the entry": {false, "task.failed", 0, 2, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := rig(t)
+			id := givenUp(t, r, 1)[0]
+			s := r.Stores
+			var p *chaosproxy.Proxy
+			if c.redis {
+				p = chaosproxy.Redis(t, s.RedisURL)
+				s.RedisURL = p.URL
+			} else {
+				p = chaosproxy.Postgres(t, s.PostgresURL)
+				s.PostgresURL = p.URL
+			}
+			dying := testkit.NewRig(t, s, s.Config())
+			match := chaosproxy.Has(c.match)
+			if c.redis {
+				match = chaosproxy.Has("xadd", c.match)
+			}
+			lost := p.Lose(chaosproxy.Rule{Match: match, Forward: c.forward})
+			if _, err := dying.DeadLetter.Sweep(t.Context()); err == nil {
+				t.Error("the sweep that died reports success")
+			}
+			<-lost
+			testkit.Eventually(t, "another one finishes what is left", func() (bool, string) { // the dead one's locks go with its connection
+				_, err := r.DeadLetter.Sweep(t.Context())
+				row := r.Row(t, id)
+				return err == nil && row.State == protocol.StateFailed, fmt.Sprint(row.State, err)
+			})
+			events(t, r, id, wholeFlow...)
+			ls := letters(t, r)
+			if len(ls) != c.entries {
+				t.Errorf("%d entries in stream:dlq, want %d", len(ls), c.entries)
+			}
+			for _, l := range ls {
+				if l["dlq_id"] != protocol.DLQID(id).String() {
+					t.Errorf("dlq_id is %s", l["dlq_id"])
+				}
+			}
+			r.Start(t, r.DeadLetter.RunIngest)
+			testkit.VerifyLog(t, r.Stores)
+			if n := r.Count(t, "SELECT count(*) FROM dlq_items WHERE recorded_at IS NOT NULL"); n != 1 {
+				t.Errorf("%d dead letters in Postgres", n)
+			}
+		})
+	}
+}
+
+// More dead letters than one sweep takes, several replicas sweeping.
+func TestConcurrentSweeps(t *testing.T) {
+	t.Parallel()
+	r := rig(t)
+	const n = 700
+	ids := givenUp(t, r, n)
+	var wg sync.WaitGroup
+	for range 3 {
+		o := testkit.NewRig(t, r.Stores, r.Config())
+		wg.Go(func() { o.Start(t, o.DeadLetter.Run) })
+	}
+	wg.Wait()
+	r.WaitState(t, protocol.StateFailed, ids...)
+	if got := len(letters(t, r)); got != n {
+		t.Errorf("%d entries in stream:dlq, want %d: replicas that live do not repeat each other", got, n)
+	}
+	r.Start(t, r.DeadLetter.RunIngest)
+	testkit.VerifyLog(t, r.Stores)
+}

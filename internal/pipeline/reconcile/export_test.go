@@ -1,0 +1,5 @@
+package reconcile
+
+// After has fn called by r's passes after each of their readings: "candidates",
+// "undelivered" and "pending" of each queue, "outcomes".
+func After(r *Reconciler, fn func(reading string)) { r.after = fn }
