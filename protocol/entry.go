@@ -13,7 +13,7 @@ import (
 const (
 	maxName    = 255     // bytes of an id, key, type or worker name
 	maxText    = 4 << 10 // bytes of an error text kept in an event
-	maxContent = 8 << 20 // bytes of a payload or result
+	maxContent = MaxContent
 )
 
 // TaskEntry is one entry of a task stream: one delivery of one task.

@@ -38,6 +38,9 @@ func QueueOf(stream string) (queue string, ok bool) {
 	return strings.CutPrefix(stream, StreamTask+":")
 }
 
+// MaxContent is the most bytes of a payload or result in a stream entry, 8 MiB.
+const MaxContent = 8 << 20
+
 // WireVersion is the version every entry carries in field "v". A reader
 // accepts entries of its own version and ignores fields it does not know.
 const WireVersion = "1"

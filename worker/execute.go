@@ -64,6 +64,14 @@ func (w *Worker) start(ctx context.Context, queue, stream string, e streams.Entr
 		w.o.Log.Warn("entry is no task; kept as a dead letter", "stream", stream, "message_id", e.ID, "error", err)
 		w.add(x)
 		w.release(1)
+		if p, ok := protocol.PairOf(e.Values); ok {
+			// It may be a task's own entry: without an outcome the task would be
+			// dispatched again, to the same end, for ever.
+			w.settleLater(x, &report{x: x, claim: true, outcome: &protocol.Outcome{
+				ID: p.ID, Delivery: p.Delivery, Kind: protocol.OutcomeFailed, WorkerID: w.id, MessageID: e.ID, Delay: -1,
+				Code: protocol.CodeInputInvalid, Error: protocol.Text("the task's entry can't be read: " + err.Error()),
+			}})
+		}
 		w.settleLater(x, &report{x: x, letter: protocol.Garbage(stream, e.ID, e.Values, err, time.Now())})
 		return
 	}

@@ -109,6 +109,9 @@ func (w *Worker) renew(ctx context.Context) error {
 			return err
 		}
 		var held []string
+		if err := w.acknowledged(ctx, stream, ids, owned); err != nil {
+			return err
+		}
 		for i, x := range xs {
 			switch owned[i] {
 			case streams.Held:
@@ -129,6 +132,31 @@ func (w *Worker) renew(ctx context.Context) error {
 	return nil
 }
 
+// acknowledged turns Gone into Taken where the entry is still in its stream,
+// and so was acknowledged by somebody else: a reclaimer that took it over.
+func (w *Worker) acknowledged(ctx context.Context, stream string, ids []string, owned []streams.Ownership) error {
+	var gone []string
+	var at []int
+	for i, o := range owned {
+		if o == streams.Gone {
+			gone, at = append(gone, ids[i]), append(at, i)
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	acked, err := w.redis.Acked(ctx, stream, protocol.GroupWorkers, gone)
+	if err != nil {
+		return err
+	}
+	for i, yes := range acked {
+		if yes {
+			owned[at[i]] = streams.Taken
+		}
+	}
+	return nil
+}
+
 // running reports whether the handler was started and the lease is not known
 // to be another's.
 func (x *execution) running() bool {
@@ -143,7 +171,7 @@ func (w *Worker) lose(x *execution) {
 	x.lost = true
 	x.mu.Unlock()
 	if first && x.task != nil {
-		w.o.Log.Warn("lease lost: another consumer owns the entry", "type", x.task.Type, "task_id", x.task.TaskID, "message_id", x.entryID)
+		w.o.Log.Warn("lease lost: the entry was taken over", "type", x.task.Type, "task_id", x.task.TaskID, "message_id", x.entryID)
 		x.cancel(task.ErrLeaseLost)
 	}
 }

@@ -316,7 +316,7 @@ func (w *Worker) drain(hurry context.Context) error {
 // Bounds of the last steps of a shutdown.
 const (
 	flushDeadline  = 10 * time.Second
-	handBackWindow = 2 * time.Second
+	handBackWindow = 5 * time.Second // an exec handler kills its program after 2 s
 )
 
 // handBack cancels what still runs, waits a moment for handlers to return,

@@ -121,10 +121,10 @@ func (s *Service) find(ctx context.Context, tenant, taskID string) (*dbsqlc.Task
 	}
 	for _, id := range ids {
 		t, err := s.store.GetTask(ctx, pgid.ID(id))
-		if err == nil {
+		if err == nil && t.Tenant == tenant {
 			return t, nil
 		}
-		if !errors.Is(err, pgx.ErrNoRows) {
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return nil, failure(err)
 		}
 	}

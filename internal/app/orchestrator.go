@@ -254,7 +254,10 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 		// enqueue are finished.
 		{Name: "rpc", Run: o.serve, Stop: func(grace context.Context) {
 			announce()
-			if err := o.server.Shutdown(grace); err != nil {
+			// A reader that has stopped reading must not use up the others' time.
+			calls, cancel := context.WithTimeout(grace, o.cfg.Server.ShutdownGrace/3)
+			defer cancel()
+			if err := o.server.Shutdown(calls); err != nil {
 				o.log.Warn("open calls were cut off", "error", err)
 				_ = o.server.Close()
 			}
@@ -288,10 +291,21 @@ func (o *Orchestrator) serve(context.Context) error {
 	return nil
 }
 
+// closeTimeout bounds the closing of connections.
+const closeTimeout = 3 * time.Second
+
 func (o *Orchestrator) closeStores() {
-	for _, s := range []*store.Store{o.store, o.reads} {
-		if s != nil {
-			s.Close()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		for _, s := range []*store.Store{o.store, o.reads} {
+			if s != nil {
+				s.Close()
+			}
 		}
+	}()
+	select { // closing waits for statements under way, of a Postgres that may not answer
+	case <-closed:
+	case <-time.After(closeTimeout):
 	}
 }

@@ -276,7 +276,9 @@ type latencies struct {
 	count *counter
 }
 
-func newLatencies(n int) *latencies { return &latencies{at: make([]time.Time, n), count: newCounter(n)} }
+func newLatencies(n int) *latencies {
+	return &latencies{at: make([]time.Time, n), count: newCounter(n)}
+}
 
 func (l *latencies) sent(i int) {
 	l.mu.Lock()

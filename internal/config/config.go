@@ -61,7 +61,7 @@ type Redis struct {
 
 // Enqueue bounds what the RPC accepts and how calls are batched.
 type Enqueue struct {
-	MaxPayloadBytes  int           `mapstructure:"max_payload_bytes" doc:"Largest payload of a task in bytes." min:"1" max:"16777216"`
+	MaxPayloadBytes  int           `mapstructure:"max_payload_bytes" doc:"Largest payload of a task in bytes." min:"1" max:"8388608"`
 	MaxPayloadDepth  int           `mapstructure:"max_payload_depth" doc:"Deepest nesting of arrays and objects in a payload." min:"1" max:"1000"`
 	MaxScheduleAhead time.Duration `mapstructure:"max_schedule_ahead" doc:"How far in the future a task may be scheduled." min:"1s" max:"876000h"`
 	DefaultTimeout   time.Duration `mapstructure:"default_timeout" doc:"Start-to-close timeout of a task that names none. Whole milliseconds." min:"1ms" max:"596h31m23.647s"`

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -133,6 +134,16 @@ func (p *process) says(t *testing.T, text string) {
 	})
 }
 
+// workerID returns the id under which a worker program started.
+func (p *process) workerID(t *testing.T) string {
+	t.Helper()
+	m := regexp.MustCompile(`worker started worker_id=(\S+)`).FindStringSubmatch(p.out.String())
+	if m == nil {
+		t.Fatalf("no worker id in the output:\n%s", p.out.tail())
+	}
+	return m[1]
+}
+
 // freeAddr returns an address that was free just now. A restarted program
 // needs the address it had before.
 func freeAddr(t *testing.T) string {
@@ -195,6 +206,7 @@ func (s *system) worker(config string, env ...string) *process {
 		s.t.Fatal(err)
 	}
 	return start(s.t, "worker", append([]string{
+		"TMPDIR=" + s.t.TempDir(), // a worker that is killed can't remove the directories of its programs
 		"PENSTOCK_REDIS_URL=" + s.RedisURL, "PENSTOCK_VISIBILITY_TIMEOUT=" + s.visibility.String(), "PENSTOCK_LOG_FORMAT=text",
 	}, env...), "--config", file)
 }

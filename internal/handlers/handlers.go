@@ -23,6 +23,7 @@ import (
 	"slices"
 
 	"github.com/penstock-dev/penstock/internal/config"
+	"github.com/penstock-dev/penstock/protocol"
 	"github.com/penstock-dev/penstock/task"
 )
 
@@ -32,7 +33,7 @@ const (
 	defaultMaxOutput = 256 << 10
 	// largestMaxOutput is the largest bound that may be declared, in bytes: a
 	// result is held in memory several times on its way to the record.
-	largestMaxOutput = 64 << 20
+	largestMaxOutput = protocol.MaxContent
 	// maxTypeLen is the longest name of a task type, in bytes.
 	maxTypeLen = 128
 )
@@ -42,7 +43,7 @@ const (
 // any case. A nil log discards.
 //
 // An http or exec handler keeps at most h.MaxOutputBytes bytes of output (0:
-// 262144; at most 64 MiB); a longer output is a permanent failure.
+// 262144; at most 8 MiB); a longer output is a permanent failure.
 //
 // The error joins everything that is wrong with the declaration, each with the
 // type and the key: "handlers.email.send.url: …". It never contains the value

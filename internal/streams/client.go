@@ -47,7 +47,8 @@ func New(o Options) (*Client, error) {
 	make1 := func(kind string, size int) (*redis.Client, error) {
 		r, err := redis.ParseURL(o.URL)
 		if err != nil {
-			return nil, fmt.Errorf("redis.url: %w", err)
+			// The parser's error would repeat the URL, password included.
+			return nil, errors.New("redis.url: not a URL such as redis://:password@host:6379/0, rediss://… or unix://…")
 		}
 		r.MaxRetries = -1 // see the package comment
 		r.ClientName = "penstock-" + o.Name + "-" + kind

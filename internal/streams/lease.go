@@ -125,6 +125,26 @@ func (c *Client) Owned(ctx context.Context, stream, group, consumer string, ids 
 	return out, nil
 }
 
+// Acked tells which of the entries, which nobody holds, are still in the
+// stream of a group that exists: they have been acknowledged. Of others it is
+// not known whether Redis lost them.
+func (c *Client) Acked(ctx context.Context, stream, group string, ids []string) ([]bool, error) {
+	out := make([]bool, len(ids))
+	if ok, err := hasGroup(ctx, c.lease, stream, group); err != nil {
+		return nil, fmt.Errorf("XINFO GROUPS %s: %w", stream, err)
+	} else if !ok {
+		return out, nil
+	}
+	es, err := c.Fetch(ctx, stream, ids)
+	if err != nil {
+		return nil, err
+	}
+	for i, e := range es {
+		out[i] = e.Values != nil
+	}
+	return out, nil
+}
+
 // Renew resets the idle time of entries that the consumer holds. The caller
 // has just checked with Owned that it does: XCLAIM itself does not ask. It
 // never revives an entry that was acknowledged.

@@ -235,8 +235,8 @@ func (s *Stage) ingest(ctx context.Context, es []streams.Entry) error {
 		if err != nil {
 			l = protocol.Garbage(protocol.StreamDLQ, e.ID, e.Values, err, time.Now())
 		}
-		if !l.ID.IsZero() { // a task's own dead letter is in dlq_items already
-			continue
+		if !l.ID.IsZero() && l.DLQID == protocol.DLQID(l.ID) {
+			continue // a task's own dead letter is in dlq_items already
 		}
 		if l.Raw == nil { // not written by us: nothing of it may be lost
 			l.Raw = protocol.Garbage(protocol.StreamDLQ, e.ID, e.Values, errForeign, time.Now()).Raw

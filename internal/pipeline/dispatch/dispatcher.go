@@ -70,7 +70,7 @@ type Dispatcher struct {
 }
 
 type metrics struct {
-	dispatched *prometheus.CounterVec
+	dispatched prometheus.Counter
 	lateness   prometheus.Histogram
 	takenOver  prometheus.Counter
 }
@@ -82,9 +82,9 @@ func New(o Options) *Dispatcher {
 		instance: pgid.ID(o.Instance), ttl: o.InstanceTTL, maxBatch: o.MaxBatch, poll: o.Poll, log: o.Log,
 		wake: make(chan struct{}, 1), resolve: make(chan struct{}, 1), alive: make(chan struct{}), unresolved: map[int64]bool{},
 		metrics: metrics{
-			dispatched: prometheus.NewCounterVec(prometheus.CounterOpts{
+			dispatched: prometheus.NewCounter(prometheus.CounterOpts{
 				Name: "penstock_entries_dispatched_total", Help: "Entries added to task streams.",
-			}, []string{"queue"}),
+			}),
 			lateness: prometheus.NewHistogram(prometheus.HistogramOpts{
 				Name: "penstock_dispatch_lateness_seconds", Help: "Time from a task's due time to its dispatch.",
 				Buckets: []float64{.001, .002, .005, .01, .02, .05, .1, .5, 1, 5, 30, 300},
@@ -233,7 +233,10 @@ func (d *Dispatcher) next(ctx context.Context, queue string) (time.Duration, err
 	if room < min(d.maxBatch, d.window.size)/4 || room == 0 {
 		return blockedPause, nil
 	}
-	_, err = d.dispatch(ctx, queue, min(room, d.maxBatch), afterID)
+	n, err := d.dispatch(ctx, queue, min(room, d.maxBatch), afterID)
+	if n == 0 { // another replica is taking what is due
+		return blockedPause, err
+	}
 	return 0, err
 }
 

@@ -21,12 +21,15 @@ func quantile(ds []time.Duration, q float64) time.Duration {
 	return ds[min(int(float64(len(ds))*q), len(ds)-1)]
 }
 
-// Tasks with times and delays start within milliseconds of their moment, while
-// others keep the dispatcher busy.
+// Tasks with times and delays start at their moment, by the timer: there is no
+// poll that could start them. How late they are is logged; a busy machine makes
+// it more.
 func TestScheduledTasksAreOnTime(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStores(t)
-	o := testkit.StartOrchestrator(t, s.Config())
+	cfg := s.Config()
+	cfg.Dispatch.PollInterval = time.Hour
+	o := testkit.StartOrchestrator(t, cfg)
 	c := testkit.Client(t, o.URL)
 	var y tally
 	startWorker(t, s, &y, worker.Options{})
@@ -73,8 +76,8 @@ func TestScheduledTasksAreOnTime(t *testing.T) {
 	}
 	p50, p99 := quantile(late, .5), quantile(late, .99)
 	t.Logf("lateness of %d scheduled tasks: p50 %s, p99 %s, worst %s", n, p50, p99, late[n-1])
-	if p50 > 250*time.Millisecond || p99 > 900*time.Millisecond {
-		t.Errorf("lateness p50 %s, p99 %s: the timer is not what starts them", p50, p99)
+	if p99 > 10*time.Second {
+		t.Errorf("lateness p50 %s, p99 %s", p50, p99)
 	}
 }
 

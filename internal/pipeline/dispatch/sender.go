@@ -51,11 +51,15 @@ func (d *Dispatcher) GiveBack(ids []int64) {
 	d.done = append(d.done, ids...)
 }
 
+// Expect tells that an outbox row was committed and will be sent, so that it is
+// not taken for forgotten while others are sent before it.
+func (d *Dispatcher) Expect(outboxID int64) { d.inflight.Store(outboxID, true) }
+
 // Send adds the entries of a committed outbox row to the queue's stream. It
 // never repeats an XADD: what is not known to have arrived is looked up and,
 // if it is absent, dispatched anew under the next delivery.
 func (d *Dispatcher) Send(ctx context.Context, outboxID int64, queue string, entries []*protocol.TaskEntry) {
-	d.inflight.Store(outboxID, true)
+	d.Expect(outboxID)
 	defer d.inflight.Delete(outboxID)
 	values := make([][]any, len(entries))
 	for i, e := range entries {
@@ -72,7 +76,7 @@ func (d *Dispatcher) Send(ctx context.Context, outboxID int64, queue string, ent
 		}
 	}
 	d.window.note(queue, n, failed)
-	d.metrics.dispatched.WithLabelValues(queue).Add(float64(n))
+	d.metrics.dispatched.Add(float64(n))
 	if failed == nil {
 		d.GiveBack([]int64{outboxID})
 		return

@@ -21,14 +21,21 @@ func (d *Dispatcher) runTakeover(ctx context.Context, host string) error {
 	tick := time.NewTicker(max(d.ttl/5, 50*time.Millisecond))
 	defer tick.Stop()
 	alive := sync.OnceFunc(func() { close(d.alive) })
+	// After Postgres was away, or at the start of all replicas together, nobody's
+	// sign of life is fresh: wait until those that live have had time to write
+	// theirs, or a healthy one's dispatch would be taken from it.
+	hold := time.Now().Add(d.ttl)
 	for {
 		if err := d.touch(ctx, host); err != nil {
+			hold = time.Now().Add(d.ttl)
 			if ctx.Err() == nil {
 				d.log.Warn("sign of life not written", "error", err)
 			}
 		} else {
 			alive()
-			if err := d.takeOver(ctx); err != nil && ctx.Err() == nil {
+			if time.Now().Before(hold) {
+				// wait
+			} else if err := d.takeOver(ctx); err != nil && ctx.Err() == nil {
 				d.log.Warn("open dispatches of dead orchestrators not taken over; trying again", "error", err)
 			}
 		}

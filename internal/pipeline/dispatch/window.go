@@ -29,6 +29,8 @@ type window struct {
 }
 
 type lane struct {
+	used time.Time // guarded by the window's lock
+
 	mu     sync.Mutex // held while measuring
 	held   int        // undelivered + pending when measured
 	added  int        // by this process since
@@ -45,6 +47,10 @@ type lane struct {
 const (
 	// measureEvery bounds a measurement's age.
 	measureEvery = 50 * time.Millisecond
+	// manyLanes and idleLane: when and which queues are forgotten. Their
+	// streams have long been trimmed by then.
+	manyLanes = 256
+	idleLane  = 10 * time.Minute
 	// downPause is how long a failure stands.
 	downPause = 300 * time.Millisecond
 )
@@ -58,10 +64,25 @@ func (w *window) lane(queue string) *lane {
 	defer w.mu.Unlock()
 	l := w.lanes[queue]
 	if l == nil {
+		w.evict()
 		l = &lane{}
 		w.lanes[queue] = l
 	}
+	l.used = time.Now()
 	return l
+}
+
+// evict forgets queues that have not been used for a while, if there are many:
+// queue names are the callers' choice. The lock is held.
+func (w *window) evict() {
+	if len(w.lanes) < manyLanes {
+		return
+	}
+	for q, l := range w.lanes {
+		if time.Since(l.used) > idleLane {
+			delete(w.lanes, q)
+		}
+	}
 }
 
 // queues lists the queues seen so far.

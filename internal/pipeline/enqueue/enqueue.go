@@ -21,6 +21,7 @@ import (
 // Dispatcher puts committed batches into their streams.
 type Dispatcher interface {
 	Room(ctx context.Context, queue string) (n int, afterID string, err error)
+	Expect(outboxID int64)
 	Send(ctx context.Context, outboxID int64, queue string, entries []*protocol.TaskEntry)
 	TakeDone() []int64
 	GiveBack(ids []int64)
@@ -136,6 +137,9 @@ func (s *Stage) flushDistinct(ctx context.Context, items []*item, k *known) []ba
 		err = bad("", "Postgres refused it: %s", e.Message)
 	}
 	s.tasks.WithLabelValues("error").Add(float64(len(items)))
+	if protocol.CodeOf(err) == "" {
+		s.o.Log.Warn("a batch was not stored; its callers are told", "tasks", len(items), "error", err)
+	}
 	for i := range out {
 		out[i].Err = err
 	}
@@ -196,6 +200,7 @@ func (s *Stage) store(ctx context.Context, items []*item, k *known) ([]batch.Res
 		out[i].Value = Result{Task: it.row(row)}
 		if row.Direct {
 			l := lanes[it.queue]
+			s.o.Dispatcher.Expect(row.OutboxID)
 			l.outbox, l.entries = row.OutboxID, append(l.entries, it.entry(row.CreatedAt))
 		} else if wake.IsZero() || row.DueAt.Before(wake) {
 			wake = row.DueAt

@@ -138,7 +138,7 @@ func (it *item) setID(taskID string, now time.Time) {
 		}
 	}
 	if it.traceID == "" {
-		it.traceID = fmt.Sprintf("trace-run-%s:1-%s", it.taskID(), uuid.NewString())
+		it.traceID = fmt.Sprintf("trace-run-%s:1-%s", it.id, uuid.NewString()) // bounded, unlike the caller's own id
 	}
 }
 

@@ -54,10 +54,17 @@ func open(t *testing.T, r *testkit.Rig, id protocol.ID) {
 	}
 }
 
-func add(t *testing.T, r *testkit.Rig, id protocol.ID) {
+func exec(t *testing.T, r *testkit.Rig, sql string, id protocol.ID) {
+	t.Helper()
+	if _, err := r.DB.Exec(t.Context(), sql, pgid.ID(id)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func add(t *testing.T, r *testkit.Rig, id protocol.ID, delivery int64) {
 	t.Helper()
 	e := &protocol.TaskEntry{
-		ID: id, TaskID: id.String(), Type: "t", Payload: []byte("{}"), Attempt: 1, Delivery: 1, MaxRetries: 3, Timeout: time.Minute, EnqueuedAt: time.Now(),
+		ID: id, TaskID: id.String(), Type: "t", Payload: []byte("{}"), Attempt: 1, Delivery: delivery, MaxRetries: 3, Timeout: time.Minute, EnqueuedAt: time.Now(),
 	}
 	if a := r.Client.Add(t.Context(), protocol.StreamTask, [][]any{e.Values()})[0]; a.Err != nil {
 		t.Fatal(a.Err)

@@ -36,14 +36,14 @@ func TestLostEntriesAreDispatchedAgain(t *testing.T) {
 			t.Parallel()
 			r := rig(t)
 			done := dispatched(t, r)
-			add(t, r, done)
+			add(t, r, done, 1)
 			h := r.Fetch(t, "w", 1)[0]
 			r.Report(t, h.Outcome(protocol.OutcomeSucceeded))
 			r.Ack(t, h)
 			r.WaitState(t, protocol.StateSucceeded, done)
 			ids := []protocol.ID{dispatched(t, r), dispatched(t, r)}
-			add(t, r, ids[0])
-			add(t, r, ids[1])
+			add(t, r, ids[0], 1)
+			add(t, r, ids[1], 1)
 			waiting := dispatched(t, r)
 			if _, err := r.DB.Exec(t.Context(), "UPDATE tasks SET due_at = now() + interval '1 hour' WHERE id = $1", waiting[:]); err != nil {
 				t.Fatal(err)
@@ -85,8 +85,8 @@ func TestRunningAndAbsent(t *testing.T) {
 	r := testkit.NewRig(t, s, cfg)
 	r.Start(t, r.Results.Run)
 	ids := []protocol.ID{dispatched(t, r), dispatched(t, r)}
-	add(t, r, ids[0])
-	add(t, r, ids[1])
+	add(t, r, ids[0], 1)
+	add(t, r, ids[1], 1)
 	hs := r.Fetch(t, "w", 2)
 	r.Report(t, hs[0].Outcome(protocol.OutcomeClaimed), hs[1].Outcome(protocol.OutcomeClaimed))
 	r.WaitState(t, protocol.StateRunning, ids...)

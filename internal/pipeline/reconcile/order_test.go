@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 )
 
 // journey is a healthy task on its way: in the outbox, undelivered, pending,
-// reported and acknowledged.
+// reported and acknowledged, and, if it failed, dispatched once more.
 type journey struct {
 	id   protocol.ID
 	at   int
@@ -21,16 +22,20 @@ type journey struct {
 	long bool // its claim is reported on its own
 }
 
-const places = 4
+// last is the place where the journey ends.
+func (j *journey) last() int {
+	if j.kind == protocol.OutcomeFailed {
+		return 4
+	}
+	return 3
+}
 
 func (j *journey) step(t *testing.T, r *testkit.Rig) {
 	t.Helper()
 	switch j.at {
 	case 0:
-		add(t, r, j.id)
-		if _, err := r.DB.Exec(t.Context(), "DELETE FROM dispatch_outbox"); err != nil {
-			t.Fatal(err)
-		}
+		add(t, r, j.id, 1)
+		exec(t, r, "DELETE FROM dispatch_outbox WHERE task_ids[1] = $1", j.id)
 	case 1:
 		j.held = r.Fetch(t, "w", 1)[0]
 		if j.long {
@@ -41,6 +46,14 @@ func (j *journey) step(t *testing.T, r *testkit.Rig) {
 		o.Retryable, o.Delay = true, time.Hour
 		r.Report(t, o)
 		r.Ack(t, j.held)
+	case 3:
+		testkit.Eventually(t, "the failure is applied", func() (bool, string) {
+			row := r.Row(t, j.id)
+			return row.Delivery == 2, fmt.Sprint(row)
+		})
+		exec(t, r, "UPDATE tasks SET due_at = NULL WHERE id = $1", j.id)
+		add(t, r, j.id, 2)
+		r.Fetch(t, "w2", 1)
 	}
 	j.at++
 }
@@ -52,48 +65,65 @@ func TestPassNeverOverrulesATaskThatMoves(t *testing.T) {
 	t.Parallel()
 	readings := []string{"candidates", "undelivered", "pending", "outcomes"}
 	for variant, kind := range map[string]protocol.OutcomeKind{
-		"succeeds": protocol.OutcomeSucceeded, "fails": protocol.OutcomeFailed, "long, succeeds": protocol.OutcomeSucceeded,
+		"succeeds": protocol.OutcomeSucceeded, "fails": protocol.OutcomeFailed, "fails again": protocol.OutcomeFailed,
+		"long, succeeds": protocol.OutcomeSucceeded, "long, fails": protocol.OutcomeFailed,
 	} {
 		t.Run(variant, func(t *testing.T) {
 			t.Parallel()
 			r := rig(t)
 			n := 0
-			for start := range places {
-				for moves := range paces(len(readings), places-1-start) {
+			newJourney := func() *journey {
+				j := &journey{id: dispatched(t, r), kind: kind, long: strings.HasPrefix(variant, "long")}
+				if variant == "fails again" { // its state is the same before and after
+					exec(t, r, "UPDATE tasks SET state = 'retrying', next_retry_at = now() WHERE id = $1", j.id)
+				}
+				open(t, r, j.id)
+				return j
+			}
+			last := newJourney().last()
+			for start := range last + 1 {
+				for moves := range paces(len(readings), last-start) {
 					n++
-					j := &journey{id: dispatched(t, r), kind: kind, long: variant == "long, succeeds"}
-					open(t, r, j.id)
+					j := newJourney()
 					for range start {
 						j.step(t, r)
 					}
-					lost := dispatched(t, r) // keeps the pass going to its end
-					calls := 0
-					reconcile.After(r.Reconcile, func(string) {
-						for range moves[calls] {
-							j.step(t, r)
-						}
-						calls++
-					})
-					pass(t, r, j.id, lost)
-					if calls != len(readings) {
-						t.Fatalf("the pass made %d readings, want %d", calls, len(readings))
-					}
-					if row := r.Row(t, lost); row.Delivery != 2 || !row.Due {
-						t.Errorf("the lost task: %+v", row)
-					}
-					for j.at < places-1 {
-						j.step(t, r)
-					}
-					if got := r.Count(t, "SELECT count(*) FROM event_log WHERE task_id = $1 AND type IN ('task.redispatched', 'task.interrupted', 'task.transition_rejected')", j.id[:]); got != 0 {
-						t.Errorf("started at place %d, moves %v: %s", start, moves, testkit.EventTypes(t, r.Stores, j.id))
-					}
-					if _, err := r.DB.Exec(t.Context(), "UPDATE tasks SET due_at = NULL, state = 'cancelled', finished_at = now() WHERE id = $1", lost[:]); err != nil {
-						t.Fatal(err)
+					meet(t, r, j, moves, len(readings))
+					if t.Failed() {
+						t.Fatalf("started at place %d, moves %v: %s", start, moves, testkit.EventTypes(t, r.Stores, j.id))
 					}
 				}
 			}
 			t.Logf("%d interleavings", n)
 		})
+	}
+}
+
+// meet runs a pass over the task and a lost one, and moves the task on after
+// each of the pass' readings.
+func meet(t *testing.T, r *testkit.Rig, j *journey, moves []int, readings int) {
+	t.Helper()
+	lost := dispatched(t, r) // keeps the pass going to its end
+	calls := 0
+	reconcile.After(r.Reconcile, func(string) {
+		for range moves[calls] {
+			j.step(t, r)
+		}
+		calls++
+	})
+	pass(t, r, j.id, lost)
+	if calls != readings {
+		t.Errorf("the pass made %d readings, want %d", calls, readings)
+	}
+	if row := r.Row(t, lost); row.Delivery != 2 || !row.Due {
+		t.Errorf("the lost task: %+v", row)
+	}
+	for j.at < j.last() {
+		j.step(t, r)
+	}
+	if n := r.Count(t, `SELECT count(*) FROM event_log WHERE task_id = $1
+		AND type IN ('task.redispatched', 'task.interrupted', 'task.transition_rejected')`, j.id[:]); n != 0 {
+		t.Errorf("%d events that no healthy task has", n)
 	}
 }
 
@@ -127,7 +157,7 @@ func TestPassWaitsForOutcomes(t *testing.T) {
 	s := testkit.NewStores(t)
 	r := testkit.NewRig(t, s, short(s))
 	id := dispatched(t, r)
-	add(t, r, id)
+	add(t, r, id, 1)
 	h := r.Fetch(t, "w", 1)[0]
 	r.Report(t, h.Outcome(protocol.OutcomeSucceeded))
 	r.Ack(t, h)
@@ -165,16 +195,10 @@ func TestHealthyPlaces(t *testing.T) {
 	for i := range ids {
 		ids[i] = dispatched(t, r)
 	}
-	exec := func(sql string, id protocol.ID) {
-		t.Helper()
-		if _, err := r.DB.Exec(t.Context(), sql, id[:]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	exec("UPDATE tasks SET due_at = now() WHERE id = $1", ids[0])
+	exec(t, r, "UPDATE tasks SET due_at = now() WHERE id = $1", ids[0])
 	open(t, r, ids[1])
 	for _, i := range []int{3, 4, 5, 6} {
-		add(t, r, ids[i])
+		add(t, r, ids[i], 1)
 	}
 	hs := r.Fetch(t, "w", 4)
 	retry := func(h testkit.Held) *protocol.Outcome {
@@ -184,14 +208,10 @@ func TestHealthyPlaces(t *testing.T) {
 	}
 	r.Report(t, hs[1].Outcome(protocol.OutcomeClaimed), retry(hs[2]), retry(hs[3]))
 	r.Ack(t, hs[2], hs[3])
-	add(t, r, ids[2])
+	add(t, r, ids[2], 1)
 	r.WaitState(t, protocol.StateRetrying, ids[5], ids[6])
-	exec("UPDATE tasks SET due_at = NULL WHERE id = $1", ids[6])
-	e := *hs[3].TaskEntry
-	e.Delivery = 2
-	if a := r.Client.Add(t.Context(), protocol.StreamTask, [][]any{e.Values()})[0]; a.Err != nil {
-		t.Fatal(a.Err)
-	}
+	exec(t, r, "UPDATE tasks SET due_at = NULL WHERE id = $1", ids[6])
+	add(t, r, ids[6], 2)
 	lost := dispatched(t, r)
 	before := make([]testkit.Row, len(ids))
 	for i, id := range ids {

@@ -182,7 +182,10 @@ func (r *Reconciler) scan(ctx context.Context, queue string, present map[protoco
 	}
 	info, err := r.o.Redis.Info(ctx, stream, protocol.GroupWorkers)
 	if errors.Is(err, streams.ErrNoGroup) {
-		_, err = r.o.Redis.CreateTaskGroup(ctx, stream, protocol.GroupWorkers)
+		var made bool
+		if made, err = r.o.Redis.CreateTaskGroup(ctx, stream, protocol.GroupWorkers); made {
+			r.Kick() // this pass may be about a few tasks only; all of the queue's are concerned
+		}
 		info = streams.GroupInfo{LastDelivered: "0-0"}
 	}
 	if err != nil {

@@ -180,31 +180,39 @@ type outcome struct {
 // handle applies a batch and acknowledges it. It returns an error, with
 // nothing acknowledged, if a store is away.
 func (s *Stage) handle(ctx context.Context, es []streams.Entry) error {
-	ids := make([]string, len(es))
+	ids := make([]string, 0, len(es))
 	outcomes := make([]outcome, 0, len(es))
 	var garbage []*protocol.DeadLetter
-	for i, e := range es {
-		ids[i] = e.ID
-		if e.Values == nil {
-			continue // deleted while pending
-		}
-		o, err := decode(e.Values)
-		if err != nil {
-			garbage = append(garbage, protocol.Garbage(protocol.StreamResult, e.ID, e.Values, err, time.Now()))
+	var garbageIDs []string
+	for _, e := range es {
+		if e.Values == nil { // deleted while pending
+			ids = append(ids, e.ID)
 			continue
 		}
-		outcomes = append(outcomes, outcome{o, e.ID})
-	}
-	if len(garbage) > 0 {
-		s.o.Log.Warn("entries of stream:result are no outcomes; kept as dead letters", "entries", len(garbage), "error", garbage[0].Error)
-		if err := s.o.DeadLetters.Keep(ctx, garbage); err != nil {
-			return err
+		o, err := decode(e.Values)
+		if err == nil {
+			ids = append(ids, e.ID)
+			outcomes = append(outcomes, outcome{o, e.ID})
+			continue
+		}
+		garbage = append(garbage, protocol.Garbage(protocol.StreamResult, e.ID, e.Values, err, time.Now()))
+		garbageIDs = append(garbageIDs, e.ID)
+		if o = unreadable(e.Values, err); o != nil {
+			outcomes = append(outcomes, outcome{o, e.ID})
 		}
 	}
+	// Outcomes first: garbage that can't be kept now must not hold them up.
 	if err := s.applyAll(ctx, outcomes, es); err != nil {
 		return err
 	}
-	return s.o.Redis.Ack(ctx, protocol.StreamResult, protocol.GroupOrchestrators, ids)
+	if err := s.o.Redis.Ack(ctx, protocol.StreamResult, protocol.GroupOrchestrators, ids); err != nil || len(garbage) == 0 {
+		return err
+	}
+	s.o.Log.Warn("entries of stream:result are no outcomes; kept as dead letters", "entries", len(garbage), "error", garbage[0].Error)
+	if err := s.o.DeadLetters.Keep(ctx, garbage); err != nil {
+		return err
+	}
+	return s.o.Redis.Ack(ctx, protocol.StreamResult, protocol.GroupOrchestrators, garbageIDs)
 }
 
 // applyAll applies outcomes in one transaction. If Postgres refuses the data

@@ -21,10 +21,31 @@ func unstorable(o *protocol.Outcome, why string) *protocol.Outcome {
 	}
 }
 
+// unreadable is what becomes of the task whose outcome can't be read, if the
+// entry at least says which task it is about. Its worker has acknowledged the
+// task's entry; without this the task would be taken for lost and run again,
+// to the same end, for ever.
+func unreadable(values map[string]any, cause error) *protocol.Outcome {
+	p, ok := protocol.PairOf(values)
+	if !ok {
+		return nil
+	}
+	return &protocol.Outcome{
+		ID: p.ID, Delivery: p.Delivery, Kind: protocol.OutcomeFailed, Code: protocol.CodeInputInvalid, Delay: -1,
+		Error: protocol.Text("the worker's outcome can't be read: " + cause.Error()),
+	}
+}
+
 // decode reads an outcome. One whose only fault is its result is still an
 // outcome.
 func decode(values map[string]any) (*protocol.Outcome, error) {
 	o, err := protocol.DecodeOutcome(values)
+	if err == nil && o.Kind == protocol.OutcomeApprovalNeeded {
+		// Nothing could end the wait yet.
+		o.Kind, o.Code, o.Retryable = protocol.OutcomeFailed, protocol.CodeExecutionFailed, false
+		o.Error = protocol.Text("the handler asked for approval, which this version can't give: " + o.Error)
+		return o, nil
+	}
 	if err == nil {
 		return checkResult(o), nil
 	}
