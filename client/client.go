@@ -262,7 +262,7 @@ func temporary(err error) bool {
 		// Without details it is the transport's: a message over its limit.
 		i := infoOf(err)
 		return i != nil && i.Retryable
-	case connect.CodeUnknown, connect.CodeInternal, connect.CodeCanceled: // a connection that broke in mid-call
+	case connect.CodeUnknown, connect.CodeInternal, connect.CodeCanceled, connect.CodeDeadlineExceeded: // a connection that broke in mid-call
 		var e *connect.Error
 		return errors.As(err, &e) && !connect.IsWireError(err)
 	}

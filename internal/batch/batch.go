@@ -33,15 +33,21 @@ type Options struct {
 	Flushes int
 	// Waiting is how many items may wait for a flush; 0: no bound.
 	Waiting int
+	// MaxSize and WaitingSize bound the same by the items' total size, in the
+	// unit of NewSized's function; 0: no bound. A single larger item is a batch
+	// of its own.
+	MaxSize, WaitingSize int
 }
 
 // Batcher turns single items into batches. It is safe for concurrent use.
 type Batcher[T, R any] struct {
 	flush func(ctx context.Context, items []T) []Result[R]
+	size  func(T) int
 	opt   Options
 
 	mu      sync.Mutex
 	waiting []entry[T, R]
+	total   int // size of what waits
 	running int
 	closed  bool
 	idle    chan struct{} // closed when closed and nothing runs or waits
@@ -51,14 +57,20 @@ type Batcher[T, R any] struct {
 
 type entry[T, R any] struct {
 	item T
+	size int
 	done chan Result[R] // buffered: the flusher never blocks on a caller that left
 }
 
 // New makes a Batcher. flush gets 1 to Max items and returns one result for
 // each, in order; its context ends only when Close gives up waiting.
 func New[T, R any](o Options, flush func(ctx context.Context, items []T) []Result[R]) *Batcher[T, R] {
+	return NewSized(o, func(T) int { return 0 }, flush)
+}
+
+// NewSized is New for items whose size matters; size is called once an item.
+func NewSized[T, R any](o Options, size func(T) int, flush func(ctx context.Context, items []T) []Result[R]) *Batcher[T, R] {
 	o.Max, o.Flushes = max(o.Max, 1), max(o.Flushes, 1)
-	b := &Batcher[T, R]{flush: flush, opt: o, idle: make(chan struct{})}
+	b := &Batcher[T, R]{flush: flush, size: size, opt: o, idle: make(chan struct{})}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b
 }
@@ -115,19 +127,24 @@ func (b *Batcher[T, R]) add(item T, limit int) ([]chan Result[R], error) {
 }
 
 func (b *Batcher[T, R]) addAll(items []T, limit int) ([]chan Result[R], error) {
+	entries, sum := make([]entry[T, R], len(items)), 0
+	for i, item := range items {
+		entries[i] = entry[T, R]{item, b.size(item), make(chan Result[R], 1)}
+		sum += entries[i].size
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
 		return nil, ErrClosed
 	}
-	if limit > 0 && len(b.waiting) > 0 && len(b.waiting)+len(items) > limit {
+	if limit > 0 && len(b.waiting) > 0 && (len(b.waiting)+len(items) > limit || b.opt.WaitingSize > 0 && b.total+sum > b.opt.WaitingSize) {
 		return nil, ErrFull
 	}
 	done := make([]chan Result[R], len(items))
-	for i, item := range items {
-		done[i] = make(chan Result[R], 1)
-		b.waiting = append(b.waiting, entry[T, R]{item, done[i]})
+	for i, e := range entries {
+		done[i] = e.done
 	}
+	b.waiting, b.total = append(b.waiting, entries...), b.total+sum
 	b.start()
 	return done, nil
 }
@@ -135,7 +152,7 @@ func (b *Batcher[T, R]) addAll(items []T, limit int) ([]chan Result[R], error) {
 // start begins flushes while there is work and room; the lock is held.
 func (b *Batcher[T, R]) start() {
 	for len(b.waiting) > 0 && b.running < b.opt.Flushes {
-		n := min(len(b.waiting), b.opt.Max)
+		n := b.next()
 		batch := b.waiting[:n:n]
 		b.waiting = b.waiting[n:]
 		b.running++
@@ -147,6 +164,22 @@ func (b *Batcher[T, R]) start() {
 			close(b.idle)
 		}
 	}
+}
+
+// next returns how many of the waiting items are the next batch, and takes
+// their size off the total.
+func (b *Batcher[T, R]) next() (n int) {
+	size := 0
+	for n < min(len(b.waiting), b.opt.Max) {
+		s := b.waiting[n].size
+		if n > 0 && b.opt.MaxSize > 0 && size+s > b.opt.MaxSize {
+			break
+		}
+		size += s
+		n++
+	}
+	b.total -= size
+	return n
 }
 
 func (b *Batcher[T, R]) run(batch []entry[T, R]) {

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
 
 	"connectrpc.com/connect"
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/penstock-dev/penstock/client"
@@ -54,6 +56,7 @@ func usage(err error) error {
 // Main runs a command tree with the process' arguments and signals, and
 // returns the exit code. Errors go to standard error.
 func Main(root *cobra.Command) int {
+	redis.SetLogger(redisLog{})
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	// A second signal ends the process at once.
@@ -179,4 +182,12 @@ func output(cmd *cobra.Command) (w io.Writer, asJSON bool, err error) {
 		return cmd.OutOrStdout(), f == "json", nil
 	}
 	return nil, false, usage(fmt.Errorf("--output is %q, want table or json", f))
+}
+
+// redisLog takes what the Redis library says on its own; every error that
+// matters reaches us as a return value.
+type redisLog struct{}
+
+func (redisLog) Printf(ctx context.Context, format string, v ...any) {
+	slog.DebugContext(ctx, config.RedactText(fmt.Sprintf(format, v...)), "library", "go-redis")
 }

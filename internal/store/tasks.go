@@ -189,14 +189,23 @@ type Due struct {
 	Timeout time.Duration
 }
 
+// maxDueBytes bounds the payloads of one dispatch: 16 MiB, or a single larger
+// one.
+const maxDueBytes = 16 << 20
+
 // LockDueTasks takes up to limit due tasks of a queue, longest due first, and
-// leaves out those that another transaction is taking. now is Postgres' clock.
+// leaves out those that another transaction is taking. It takes fewer where
+// their payloads together would be larger than 16 MiB. now is Postgres' clock.
 func (s *Store) LockDueTasks(ctx context.Context, q *dbsqlc.Queries, queue string, limit int) (out []*Due, now time.Time, err error) {
 	rows, err := q.LockDue(ctx, queue, int32(limit))
 	if err != nil {
 		return nil, now, fmt.Errorf("lock due tasks of queue %s: %w", queue, err)
 	}
+	byID, size := make(map[protocol.ID]*Due, len(rows)), 0
 	for _, r := range rows {
+		if size += int(r.PayloadBytes); len(out) > 0 && size > maxDueBytes {
+			break
+		}
 		l, err := s.locked(&dbsqlc.LockTasksRow{
 			ID: r.ID, State: r.State, Attempt: r.Attempt, MaxRetries: r.MaxRetries, Delivery: r.Delivery,
 			Interruptions: r.Interruptions, EventSeq: r.EventSeq, DueAt: r.DueAt, NextRetryAt: r.NextRetryAt,
@@ -209,7 +218,19 @@ func (s *Store) LockDueTasks(ctx context.Context, q *dbsqlc.Queries, queue strin
 			return nil, now, err
 		}
 		now = r.Now
-		out = append(out, &Due{Locked: l, Tenant: r.Tenant, Payload: r.Payload, Timeout: time.Duration(r.TimeoutMs) * time.Millisecond})
+		byID[l.ID] = &Due{Locked: l, Tenant: r.Tenant, Timeout: time.Duration(r.TimeoutMs) * time.Millisecond}
+		out = append(out, byID[l.ID])
+	}
+	ids := make([]pgid.ID, len(out))
+	for i, t := range out {
+		ids[i] = pgid.ID(t.ID)
+	}
+	payloads, err := q.Payloads(ctx, ids)
+	if err != nil {
+		return nil, now, fmt.Errorf("read %d payloads: %w", len(ids), err)
+	}
+	for _, p := range payloads {
+		byID[protocol.ID(p.ID)].Payload = p.Payload
 	}
 	return out, now, nil
 }

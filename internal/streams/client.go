@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // Block is how long a blocking read waits at most. A cancelled context does
@@ -59,7 +60,8 @@ func New(o Options) (*Client, error) {
 		r.PoolTimeout = 5 * time.Second
 		r.PoolSize = size
 		r.DialerRetries = 1
-		r.ContextTimeoutEnabled = false // a deadline would close a socket with a reply under way
+		r.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled} // for managed Redis only; costs a command a connection
+		r.ContextTimeoutEnabled = false                                                                // a deadline would close a socket with a reply under way
 		return redis.NewClient(r), nil
 	}
 	c := &Client{log: o.Log}

@@ -81,10 +81,19 @@ type GroupInfo struct {
 }
 
 // Info reads a group. Where Redis does not know the lag (before 7.0, or after
-// a stranger's XDEL), undelivered entries are counted; what such an XDEL
-// removed may still count as undelivered while others are. ErrNoGroup if the
+// a stranger's XDEL), undelivered entries are counted. ErrNoGroup if the
 // stream or the group is missing.
 func (c *Client) Info(ctx context.Context, stream, group string) (GroupInfo, error) {
+	out, err := c.position(ctx, stream, group)
+	if err == nil && out.Undelivered < 0 {
+		out.Undelivered, err = c.countAfter(ctx, stream, out.LastDelivered)
+	}
+	return out, err
+}
+
+// position is Info without the counting: Undelivered is -1 if Redis does not
+// know it.
+func (c *Client) position(ctx context.Context, stream, group string) (GroupInfo, error) {
 	pipe := c.write.Pipeline()
 	g := pipe.XInfoGroups(ctx, stream)
 	s := pipe.XInfoStream(ctx, stream)
@@ -105,11 +114,7 @@ func (c *Client) Info(ctx context.Context, stream, group string) (GroupInfo, err
 		case !Less(gi.LastDeliveredID, s.Val().LastGeneratedID):
 			out.Undelivered = 0 // the lag may say otherwise after a stranger's XDEL
 		case gi.Lag <= 0:
-			n, err := c.countAfter(ctx, stream, gi.LastDeliveredID)
-			if err != nil {
-				return GroupInfo{}, err
-			}
-			out.Undelivered = n
+			out.Undelivered = -1
 		}
 		return out, nil
 	}

@@ -151,7 +151,7 @@ func (c *Client) WaitApplied(ctx context.Context, stream, group string) error {
 		return err
 	}
 	for {
-		info, err := c.Info(ctx, stream, group)
+		info, err := c.position(ctx, stream, group)
 		if err != nil {
 			return err
 		}

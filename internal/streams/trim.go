@@ -2,14 +2,17 @@ package streams
 
 import (
 	"context"
+	"errors"
 	"fmt"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // Trim removes entries that the group has acknowledged, and no others: those
 // before Acknowledged and before limit ("" for no limit). It returns how many
 // it removed.
 func (c *Client) Trim(ctx context.Context, stream, group, limit string) (int64, error) {
-	upTo, err := c.Acknowledged(ctx, stream, group)
+	upTo, _, err := c.Acknowledged(ctx, stream, group)
 	if err != nil {
 		return 0, err
 	}
@@ -18,18 +21,70 @@ func (c *Client) Trim(ctx context.Context, stream, group, limit string) (int64, 
 
 // Acknowledged returns an id before which every entry has been acknowledged:
 // that of the oldest pending entry, else of the last delivered one, which itself
-// is never removed, so that the group's lag stays exact.
-func (c *Client) Acknowledged(ctx context.Context, stream, group string) (string, error) {
+// is never removed, so that the group's lag stays exact. delivered is the id of
+// the last delivered entry.
+func (c *Client) Acknowledged(ctx context.Context, stream, group string) (upTo, delivered string, err error) {
 	// The order matters: what is delivered after this read is newer than it.
-	info, err := c.Info(ctx, stream, group)
+	info, err := c.position(ctx, stream, group)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	oldest, err := c.OldestPending(ctx, stream, group)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	return MinID(info.LastDelivered, oldest), nil
+	return MinID(info.LastDelivered, oldest), info.LastDelivered, nil
+}
+
+// sweepPages bounds the work of one DropAcknowledged.
+const sweepPages = 40
+
+// DropAcknowledged removes acknowledged entries one by one where an old pending
+// entry keeps more than keep of them from being trimmed. It removes entries
+// before an id only, which must not be beyond what was delivered: the last
+// delivered entry stays, so that the group's lag stays exact. It returns how
+// many it removed; a long stream takes several calls.
+func (c *Client) DropAcknowledged(ctx context.Context, stream, group, before string, keep int64) (n int64, err error) {
+	info, err := c.Info(ctx, stream, group)
+	if err != nil || info.Length-info.Pending-info.Undelivered <= keep || before == "" {
+		return 0, err
+	}
+	before = MinID(before, info.LastDelivered)
+	after := "0-0"
+	for range sweepPages {
+		ms, err := c.lease.XRangeN(ctx, stream, "("+after, "("+before, page).Result()
+		if err != nil {
+			return n, fmt.Errorf("XRANGE %s: %w", stream, err)
+		}
+		if len(ms) == 0 {
+			return n, nil
+		}
+		after = ms[len(ms)-1].ID
+		held, err := c.lease.XPendingExt(ctx, &redis.XPendingExtArgs{
+			Stream: stream, Group: group, Start: ms[0].ID, End: after, Count: page,
+		}).Result()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return n, fmt.Errorf("XPENDING %s: %w", stream, err)
+		}
+		pending := make(map[string]bool, len(held))
+		for _, p := range held {
+			pending[p.ID] = true
+		}
+		var drop []string
+		for _, m := range ms {
+			if !pending[m.ID] {
+				drop = append(drop, m.ID)
+			}
+		}
+		if len(drop) == 0 {
+			continue
+		}
+		k, err := c.write.XDel(ctx, stream, drop...).Result()
+		if n += k; err != nil {
+			return n, fmt.Errorf("XDEL %s: %w", stream, err)
+		}
+	}
+	return n, nil
 }
 
 // TrimBefore removes the entries before an id that Acknowledged returned, or a

@@ -54,6 +54,13 @@ type Stage struct {
 	batches prometheus.Histogram
 }
 
+// Bounds of payloads in memory: of one transaction, and of all that wait for
+// one.
+const (
+	maxFlushBytes   = 16 << 20
+	maxWaitingBytes = 128 << 20
+)
+
 // New makes a Stage.
 func New(o Options) *Stage {
 	s := &Stage{
@@ -66,7 +73,8 @@ func New(o Options) *Stage {
 			Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000},
 		}),
 	}
-	s.batch = batch.New(o.Batch, s.flush)
+	o.Batch.MaxSize, o.Batch.WaitingSize = maxFlushBytes, maxWaitingBytes
+	s.batch = batch.NewSized(o.Batch, func(it *item) int { return len(it.payload) }, s.flush)
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(s.tasks, s.batches)
 	}

@@ -215,6 +215,8 @@ func without(items []*item, p dbsqlc.InsertTasksParams, lost map[*item]bool) dbs
 func same(it *item, t *dbsqlc.Task, byKey bool) error {
 	field := ""
 	switch {
+	case !byKey && it.tenant != t.Tenant:
+		field = "tenant"
 	case it.typ != t.Type:
 		field = "type"
 	case canonical(it.payload) != canonical(t.Payload):

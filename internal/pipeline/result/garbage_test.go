@@ -17,7 +17,9 @@ func TestGarbageIsKept(t *testing.T) {
 	t.Parallel()
 	r := rig(t)
 	h := fetched(t, r, 1)[0]
-	good := succeeded(h).Values()
+	stranger := succeeded(h) // about a task that does not exist
+	stranger.ID[15] ^= 1
+	good := stranger.Values()
 	with := func(field string, value any) []any {
 		out := append([]any{}, good...)
 		for i := 0; i < len(out); i += 2 {
@@ -75,6 +77,33 @@ func manyFields(n int) []any {
 		out = append(out, fmt.Sprint("field", i), strings.Repeat("v", 50))
 	}
 	return out
+}
+
+// An outcome that can't be read, but says which task it is about, ends that
+// task: its worker has acknowledged the entry, and running it again would end
+// the same way.
+func TestUnreadableOutcomeEndsItsTask(t *testing.T) {
+	t.Parallel()
+	r := rig(t)
+	hs := fetched(t, r, 2)
+	bad := hs[0].Outcome("exploded")
+	old := hs[1].Outcome("exploded")
+	old.Delivery = 9 // not the current one: fenced like any other
+	r.Report(t, bad, old, succeeded(hs[1]))
+	r.Start(t, r.Results.Run)
+	r.Start(t, r.DeadLetter.Run)
+	r.Start(t, r.DeadLetter.RunIngest)
+	r.WaitState(t, protocol.StateFailed, hs[0].ID)
+	r.WaitState(t, protocol.StateSucceeded, hs[1].ID)
+	applied(t, r)
+	r.Ack(t, hs...)
+	if row := r.Row(t, hs[0].ID); row.Code != string(protocol.CodeInputInvalid) || !strings.Contains(row.Reason, "exploded") {
+		t.Errorf("%+v", row)
+	}
+	testkit.VerifyLog(t, r.Stores)
+	if n := r.Count(t, "SELECT count(*) FROM dlq_items WHERE task_id IS NULL AND stream = 'stream:result'"); n != 2 {
+		t.Errorf("%d entries kept, want 2", n)
+	}
 }
 
 // The same garbage delivered to two orchestrators is kept once in Postgres.

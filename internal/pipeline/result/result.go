@@ -95,9 +95,10 @@ func (s *Stage) consume(ctx context.Context, consumer string) error {
 	// A batch is finished even while stopping, so that nothing waits for
 	// another orchestrator's takeover.
 	work := context.WithoutCancel(ctx)
-	from := streams.History
+	from, count := streams.History, min(firstCount, s.o.MaxBatch)
 	for ctx.Err() == nil {
-		es, err := s.o.Redis.Read(work, protocol.StreamResult, protocol.GroupOrchestrators, consumer, from, s.o.MaxBatch)
+		es, err := s.o.Redis.Read(work, protocol.StreamResult, protocol.GroupOrchestrators, consumer, from, count)
+		count = nextCount(count, s.o.MaxBatch, es)
 		if err == nil && len(es) > 0 {
 			err = s.handle(work, es)
 		}
@@ -113,6 +114,31 @@ func (s *Stage) consume(ctx context.Context, consumer string) error {
 		}
 	}
 	return s.leave(work, consumer)
+}
+
+// Results may be large: a read starts small, and grows while what it brings is
+// small.
+const (
+	firstCount = 64
+	maxBytes   = 16 << 20
+)
+
+func nextCount(count, most int, es []streams.Entry) int {
+	size := 0
+	for _, e := range es {
+		for _, v := range e.Values {
+			if s, ok := v.(string); ok {
+				size += len(s)
+			}
+		}
+	}
+	switch {
+	case size > maxBytes:
+		return max(count*maxBytes/size, 1)
+	case size < maxBytes/4:
+		return min(2*count, most)
+	}
+	return count
 }
 
 func (s *Stage) leave(ctx context.Context, consumer string) error {

@@ -85,6 +85,10 @@ func (j *Janitor) Partitions(ctx context.Context) error {
 	return j.o.Store.PruneInstances(ctx)
 }
 
+// maxHeldBack is how many acknowledged entries of a task stream one old pending
+// entry may keep from being trimmed.
+const maxHeldBack = 10_000
+
 // TrimStreams removes acknowledged entries from stream:result, and from the
 // task streams those older than the grace. Nothing from the start of an open
 // dispatch on is removed, so that its entries can always be looked up. For that
@@ -95,7 +99,7 @@ func (j *Janitor) TrimStreams(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list queues: %w", err)
 	}
-	bounds := map[string]string{}
+	bounds, delivered := map[string]string{}, map[string]string{}
 	var errs error
 	note := func(err error) {
 		if err != nil && !streams.LostGroup(err) { // whoever needs the group makes it
@@ -103,9 +107,9 @@ func (j *Janitor) TrimStreams(ctx context.Context) error {
 		}
 	}
 	for _, q := range queues {
-		id, err := j.o.Redis.Acknowledged(ctx, protocol.TaskStream(q), protocol.GroupWorkers)
+		id, last, err := j.o.Redis.Acknowledged(ctx, protocol.TaskStream(q), protocol.GroupWorkers)
 		if note(err); err == nil {
-			bounds[q] = id
+			bounds[q], delivered[q] = id, last
 		}
 	}
 	limits := map[string]string{}
@@ -124,7 +128,11 @@ func (j *Janitor) TrimStreams(ctx context.Context) error {
 	total, err := j.o.Redis.Trim(ctx, protocol.StreamResult, protocol.GroupOrchestrators, "")
 	note(err)
 	for q, bound := range bounds {
-		n, err := j.o.Redis.TrimBefore(ctx, protocol.TaskStream(q), streams.MinID(bound, streams.MinID(old, limits[q])))
+		limit := streams.MinID(old, limits[q])
+		n, err := j.o.Redis.TrimBefore(ctx, protocol.TaskStream(q), streams.MinID(bound, limit))
+		note(err)
+		total += n
+		n, err = j.o.Redis.DropAcknowledged(ctx, protocol.TaskStream(q), protocol.GroupWorkers, streams.MinID(delivered[q], limit), maxHeldBack)
 		note(err)
 		total += n
 	}

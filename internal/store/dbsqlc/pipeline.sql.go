@@ -271,7 +271,7 @@ const lockDue = `-- name: LockDue :many
 SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at, t.next_retry_at,
     t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
     t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type,
-    clock_timestamp()::timestamptz AS now, t.tenant, t.payload, t.timeout_ms
+    clock_timestamp()::timestamptz AS now, t.tenant, t.timeout_ms, octet_length(t.payload::text)::int AS payload_bytes
 FROM tasks t
 WHERE t.queue = $1 AND t.due_at IS NOT NULL AND t.due_at <= now()
 ORDER BY t.due_at, t.id LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -303,8 +303,8 @@ type LockDueRow struct {
 	Type             string
 	Now              time.Time
 	Tenant           string
-	Payload          []byte
 	TimeoutMs        int32
+	PayloadBytes     int32
 }
 
 // Takes the longest due tasks of a queue that no other replica is taking.
@@ -343,8 +343,8 @@ func (q *Queries) LockDue(ctx context.Context, queue string, maxRows int32) ([]*
 			&i.Type,
 			&i.Now,
 			&i.Tenant,
-			&i.Payload,
 			&i.TimeoutMs,
+			&i.PayloadBytes,
 		); err != nil {
 			return nil, err
 		}
@@ -626,6 +626,35 @@ func (q *Queries) OutboxByID(ctx context.Context, id int64) ([]*OutboxByIDRow, e
 			&i.TaskIds,
 			&i.Deliveries,
 		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const payloads = `-- name: Payloads :many
+SELECT t.id, t.payload FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+`
+
+type PayloadsRow struct {
+	ID      pgid.ID
+	Payload []byte
+}
+
+func (q *Queries) Payloads(ctx context.Context, ids []pgid.ID) ([]*PayloadsRow, error) {
+	rows, err := q.db.Query(ctx, payloads, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*PayloadsRow
+	for rows.Next() {
+		var i PayloadsRow
+		if err := rows.Scan(&i.ID, &i.Payload); err != nil {
 			return nil, err
 		}
 		items = append(items, &i)

@@ -12,10 +12,13 @@ ORDER BY t.id FOR UPDATE OF t;
 SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at, t.next_retry_at,
     t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
     t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type,
-    clock_timestamp()::timestamptz AS now, t.tenant, t.payload, t.timeout_ms
+    clock_timestamp()::timestamptz AS now, t.tenant, t.timeout_ms, octet_length(t.payload::text)::int AS payload_bytes
 FROM tasks t
 WHERE t.queue = @queue AND t.due_at IS NOT NULL AND t.due_at <= now()
 ORDER BY t.due_at, t.id LIMIT @max_rows FOR UPDATE SKIP LOCKED;
+
+-- name: Payloads :many
+SELECT t.id, t.payload FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id;
 
 -- name: SaveTasks :exec
 -- Stores what decisions changed, together with their events.
