@@ -210,6 +210,7 @@ func TestHealthyPlaces(t *testing.T) {
 	r.Ack(t, hs[2], hs[3])
 	add(t, r, ids[2], 1)
 	r.WaitState(t, protocol.StateRetrying, ids[5], ids[6])
+	r.WaitState(t, protocol.StateRunning, ids[4])
 	exec(t, r, "UPDATE tasks SET due_at = NULL WHERE id = $1", ids[6])
 	add(t, r, ids[6], 2)
 	lost := dispatched(t, r)
