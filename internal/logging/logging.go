@@ -59,7 +59,7 @@ func newHandler(w io.Writer, format string, level slog.Level, terminal, colour b
 		return nil, fmt.Errorf("log.format: must be auto, text or json, got %q", format)
 	}
 	if format == formatText {
-		return tint.NewHandler(w, &tint.Options{
+		return tint.NewTextHandler(w, &tint.Options{
 			Level:       level,
 			ReplaceAttr: redact,
 			TimeFormat:  timeFormat,

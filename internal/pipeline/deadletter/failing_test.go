@@ -17,6 +17,25 @@ import (
 	"github.com/penstock-dev/penstock/worker"
 )
 
+// failures are handlers by the type of task that they fail.
+var failures = map[string]func(raw *task.Raw) error{
+	"always":    func(*task.Raw) error { return errors.New("no luck") },
+	"permanent": func(*task.Raw) error { return task.Permanent(errors.New("never")) },
+	"panics":    func(*task.Raw) error { panic("oh") },
+	"third": func(raw *task.Raw) error {
+		if raw.Attempt < 3 {
+			return task.RetryAfter(30*time.Millisecond, errors.New("later"))
+		}
+		return nil
+	},
+	"snoozes": func(raw *task.Raw) error {
+		if raw.Delivery < 4 {
+			return task.Snooze(5 * time.Millisecond)
+		}
+		return nil
+	},
+}
+
 // Failing tasks, end to end: attempts, delays, and the dead letter of the one
 // that never succeeds (task queue protocol, acceptance 2).
 func TestFailingTasks(t *testing.T) {
@@ -31,25 +50,8 @@ func TestFailingTasks(t *testing.T) {
 		defer mu.Unlock()
 		keys[raw.Type] = append(keys[raw.Type], strings.TrimPrefix(raw.ExecutionKey(), raw.TaskID))
 	}
-	handlers := map[string]func(raw *task.Raw) error{
-		"always":    func(*task.Raw) error { return errors.New("no luck") },
-		"permanent": func(*task.Raw) error { return task.Permanent(errors.New("never")) },
-		"panics":    func(*task.Raw) error { panic("oh") },
-		"third": func(raw *task.Raw) error {
-			if raw.Attempt < 3 {
-				return task.RetryAfter(30*time.Millisecond, errors.New("later"))
-			}
-			return nil
-		},
-		"snoozes": func(raw *task.Raw) error {
-			if raw.Delivery < 4 {
-				return task.Snooze(5 * time.Millisecond)
-			}
-			return nil
-		},
-	}
 	s.StartWorker(t, worker.Options{}, func(w *worker.Worker) {
-		for typ, h := range handlers {
+		for typ, h := range failures {
 			w.HandleRaw(typ, func(_ context.Context, raw *task.Raw) (json.RawMessage, error) {
 				note(raw)
 				return nil, h(raw)
@@ -58,7 +60,7 @@ func TestFailingTasks(t *testing.T) {
 	})
 	c := testkit.Client(t, o.URL)
 	ids := map[string]protocol.ID{}
-	for typ := range handlers {
+	for typ := range failures {
 		e, err := c.EnqueueTask(t.Context(), &task.Request{Type: typ, Payload: json.RawMessage(`{"n":1}`)})
 		if err != nil {
 			t.Fatal(err)

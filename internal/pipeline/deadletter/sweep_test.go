@@ -73,21 +73,12 @@ func TestCrashBetweenSteps(t *testing.T) {
 			t.Parallel()
 			r := rig(t)
 			id := givenUp(t, r, 1)[0]
-			s := r.Stores
-			var p *chaosproxy.Proxy
+			dying, p := behind(t, r.Stores, c.redis)
+			match := []string{c.match}
 			if c.redis {
-				p = chaosproxy.Redis(t, s.RedisURL)
-				s.RedisURL = p.URL
-			} else {
-				p = chaosproxy.Postgres(t, s.PostgresURL)
-				s.PostgresURL = p.URL
+				match = append(match, "xadd")
 			}
-			dying := testkit.NewRig(t, s, s.Config())
-			match := chaosproxy.Has(c.match)
-			if c.redis {
-				match = chaosproxy.Has("xadd", c.match)
-			}
-			lost := p.Lose(chaosproxy.Rule{Match: match, Forward: c.forward})
+			lost := p.Lose(chaosproxy.Rule{Match: chaosproxy.Has(match...), Forward: c.forward})
 			if _, err := dying.DeadLetter.Sweep(t.Context()); err == nil {
 				t.Error("the sweep that died reports success")
 			}
@@ -114,6 +105,20 @@ func TestCrashBetweenSteps(t *testing.T) {
 			}
 		})
 	}
+}
+
+// behind is a replica that reaches one of its stores through a proxy.
+func behind(t *testing.T, s testkit.Stores, redis bool) (*testkit.Rig, *chaosproxy.Proxy) {
+	t.Helper()
+	var p *chaosproxy.Proxy
+	if redis {
+		p = chaosproxy.Redis(t, s.RedisURL)
+		s.RedisURL = p.URL
+	} else {
+		p = chaosproxy.Postgres(t, s.PostgresURL)
+		s.PostgresURL = p.URL
+	}
+	return testkit.NewRig(t, s, s.Config()), p
 }
 
 // More dead letters than one sweep takes, several replicas sweeping.

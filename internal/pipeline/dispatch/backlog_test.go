@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-dev/penstock/client"
 	"github.com/penstock-dev/penstock/internal/devstack"
 	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/streams"
@@ -55,6 +56,26 @@ func watch(t *testing.T, s testkit.Stores) (stop func() peak) {
 	return func() peak { cancel(); wg.Wait(); return p }
 }
 
+// fill enqueues tasks from several callers.
+func fill(t *testing.T, c *client.Client, tasks int) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range tasks / 4 / 500 {
+				out, err := c.EnqueueMany(t.Context(), requests(500, 0))
+				for _, r := range out {
+					err = errors.Join(err, r.Err)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // A backlog far beyond the window waits in Postgres: the stream holds the
 // window and no more, every task runs once, and all of Redis stays small.
 func TestBacklogIsBoundedByTheWindow(t *testing.T) {
@@ -73,27 +94,7 @@ func TestBacklogIsBoundedByTheWindow(t *testing.T) {
 	stop := watch(t, s)
 	start := time.Now()
 	c := testkit.Client(t, o.URL)
-	var wg sync.WaitGroup
-	for range 4 {
-		wg.Go(func() {
-			for range tasks / 4 / 500 {
-				rs := make([]*task.Request, 500)
-				for i := range rs {
-					rs[i] = &task.Request{Type: "t", Payload: json.RawMessage(`{"some":"thing"}`)}
-				}
-				out, err := c.EnqueueMany(t.Context(), rs)
-				if err != nil {
-					t.Error(err)
-				}
-				for _, r := range out {
-					if r.Err != nil {
-						t.Error(r.Err)
-					}
-				}
-			}
-		})
-	}
-	wg.Wait()
+	fill(t, c, tasks)
 	enqueued := time.Since(start)
 	filled := stop()
 	stop = watch(t, s)

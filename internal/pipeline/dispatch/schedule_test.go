@@ -23,6 +23,22 @@ func quantile(ds []time.Duration, q float64) time.Duration {
 	return ds[min(int(float64(len(ds))*q), len(ds)-1)]
 }
 
+// dueTimes reads when each task was due; a delay counts from the commit.
+func dueTimes(t *testing.T, db *pgx.Conn) map[string]time.Time {
+	t.Helper()
+	rows, err := db.Query(t.Context(), "SELECT task_id::text, (data->>'due_at')::timestamptz FROM event_log WHERE seq = 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	due := map[string]time.Time{}
+	var id string
+	var at time.Time
+	if _, err := pgx.ForEachRow(rows, []any{&id, &at}, func() error { due[id] = at; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return due
+}
+
 // Tasks with times and delays start at their moment, by the timer: there is no
 // poll that could start them. How late they are is logged; a busy machine makes
 // it more.
@@ -67,16 +83,7 @@ func TestScheduledTasksAreOnTime(t *testing.T) {
 		WHERE q.type = 'task.queued' AND q.occurred_at < (c.data->>'due_at')::timestamptz`).Scan(&early); err != nil || early > 0 {
 		t.Errorf("%d tasks were dispatched before their time, %v", early, err)
 	}
-	due := map[string]time.Time{} // a delay counts from the commit
-	rows, err := db.Query(t.Context(), "SELECT task_id::text, (data->>'due_at')::timestamptz FROM event_log WHERE seq = 1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var id string
-	var at time.Time
-	if _, err := pgx.ForEachRow(rows, []any{&id, &at}, func() error { due[id] = at; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	due := dueTimes(t, db)
 	late := make([]time.Duration, n)
 	for i, info := range y.order {
 		late[i] = y.at[i].Sub(due[info.TaskID])

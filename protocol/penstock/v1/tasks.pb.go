@@ -199,7 +199,7 @@ type RetryPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "exponential" (default), "linear", "fixed" or "schedule".
 	Strategy string `protobuf:"bytes,1,opt,name=strategy,proto3" json:"strategy,omitempty"`
-	// Base delay in milliseconds, 1 to 86,400,000. Unset: 1,000.
+	// Base delay in milliseconds, 1 to 31,536,000,000 (365 days). Unset: 1,000.
 	BaseMs *int64 `protobuf:"varint,2,opt,name=base_ms,json=baseMs,proto3,oneof" json:"base_ms,omitempty"`
 	// Upper bound before jitter in milliseconds, at least base_ms. Unset: 30,000.
 	MaxBackoffMs *int64 `protobuf:"varint,3,opt,name=max_backoff_ms,json=maxBackoffMs,proto3,oneof" json:"max_backoff_ms,omitempty"`
@@ -1848,7 +1848,8 @@ func (x *ListEventsResponse) GetNextAfterSeq() int32 {
 
 type WatchEventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where to go on: a position received earlier, "" for events from now on, or
+	// Where to go on: a position received earlier, "" for events from now on (and
+	// those that committed while an older transaction is still open), or
 	// "earliest" for all that the log still has.
 	Position string `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
 	// Only this task's events.
