@@ -40,7 +40,7 @@ func DefaultOrchestrator() Orchestrator {
 			JitterMax:  300 * time.Millisecond,
 		},
 		Log:       defaultLog(),
-		Retention: Retention{TrimInterval: time.Second, TrimGrace: time.Minute},
+		Retention: Retention{TrimInterval: time.Second, TrimGrace: 5 * time.Second},
 	}
 }
 

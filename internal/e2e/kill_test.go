@@ -162,6 +162,7 @@ func TestAddAndStopUnderLoad(t *testing.T) {
 		ws[i] = s.worker(config)
 		ws[i].says(t, "worker started")
 	}
+	l.more(150) // the last worker has its share, too
 	ids := l.finish(s.Stores)
 	var workers, second int
 	var longest float64

@@ -94,8 +94,13 @@ func TestFailingTasks(t *testing.T) {
 	checkBackoff(t, r, ids["always"], "policy", func(int) (lo, hi int64) { return 10, 55 })
 	checkBackoff(t, r, ids["third"], "retry_after", func(int) (lo, hi int64) { return 30, 30 })
 	checkBackoff(t, r, ids["snoozes"], "snooze", func(int) (lo, hi int64) { return 5, 5 })
+	checkLetter(t, r, ids["always"])
+}
+
+func checkLetter(t *testing.T, r *testkit.Rig, id protocol.ID) {
+	t.Helper()
 	for _, l := range letters(t, r) {
-		if l["task_id"] == ids["always"].String() && (l["retry_count"] != "3" || l["payload"] != `{"n":1}` || l["error_code"] != "TASK_RETRY_EXHAUSTED") {
+		if l["task_id"] == id.String() && (l["retry_count"] != "3" || l["payload"] != `{"n":1}` || l["error_code"] != "TASK_RETRY_EXHAUSTED") {
 			t.Errorf("dead letter: %v", l)
 		}
 	}
