@@ -124,7 +124,7 @@ func TestFlushAllUnderLoad(t *testing.T) {
 	s.StartWorker(t, worker.Options{Concurrency: 20, VisibilityTimeout: cfg.Recovery.VisibilityTimeout}, func(w *worker.Worker) {
 		w.HandleRaw("t", func(context.Context, *task.Raw) (json.RawMessage, error) {
 			runs.Add(1)
-			time.Sleep(2 * time.Millisecond) // the work
+			<-time.After(2 * time.Millisecond) // the work
 			return nil, nil
 		})
 	})
