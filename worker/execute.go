@@ -64,13 +64,8 @@ func (w *Worker) start(ctx context.Context, queue, stream string, e streams.Entr
 		w.o.Log.Warn("entry is no task; kept as a dead letter", "stream", stream, "message_id", e.ID, "error", err)
 		w.add(x)
 		w.release(1)
-		if p, ok := protocol.PairOf(e.Values); ok {
-			// It may be a task's own entry: without an outcome the task would be
-			// dispatched again, to the same end, for ever.
-			w.settleLater(x, &report{x: x, claim: true, outcome: &protocol.Outcome{
-				ID: p.ID, Delivery: p.Delivery, Kind: protocol.OutcomeFailed, WorkerID: w.id, MessageID: e.ID, Delay: -1,
-				Code: protocol.CodeInputInvalid, Error: protocol.Text("the task's entry can't be read: " + err.Error()),
-			}})
+		if o := w.unreadable(e, err); o != nil {
+			w.settleLater(x, &report{x: x, claim: true, outcome: o})
 		}
 		w.settleLater(x, &report{x: x, letter: protocol.Garbage(stream, e.ID, e.Values, err, time.Now())})
 		return
@@ -103,6 +98,25 @@ func (w *Worker) add(x *execution) {
 	w.mu.Lock()
 	w.running[x.key] = x
 	w.mu.Unlock()
+}
+
+// unreadable is the outcome of an entry that can't be read but says which task
+// it is about. It may be that task's own entry: without an outcome the task
+// would be dispatched again, to the same end, for ever. An entry of another
+// version is handed back, so that a rolling upgrade ends no task.
+func (w *Worker) unreadable(e streams.Entry, cause error) *protocol.Outcome {
+	p, ok := protocol.PairOf(e.Values)
+	if !ok {
+		return nil
+	}
+	o := &protocol.Outcome{
+		ID: p.ID, Delivery: p.Delivery, Kind: protocol.OutcomeFailed, WorkerID: w.id, MessageID: e.ID, Delay: -1,
+		Code: protocol.CodeInputInvalid, Error: protocol.Text("the task's entry can't be read: " + cause.Error()),
+	}
+	if fault, ok := errors.AsType[*protocol.Error](cause); ok && fault.Field == protocol.FieldVersion {
+		o.Kind, o.Code = protocol.OutcomeReleased, protocol.CodeUnknownType
+	}
+	return o
 }
 
 // execute runs the handler and reports its outcome.

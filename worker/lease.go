@@ -109,7 +109,7 @@ func (w *Worker) renew(ctx context.Context) error {
 			return err
 		}
 		var held []string
-		if err := w.acknowledged(ctx, stream, ids, owned); err != nil {
+		if err := w.acknowledged(ctx, stream, xs, ids, owned); err != nil {
 			return err
 		}
 		for i, x := range xs {
@@ -134,11 +134,12 @@ func (w *Worker) renew(ctx context.Context) error {
 
 // acknowledged turns Gone into Taken where the entry is still in its stream,
 // and so was acknowledged by somebody else: a reclaimer that took it over.
-func (w *Worker) acknowledged(ctx context.Context, stream string, ids []string, owned []streams.Ownership) error {
+// Executions that have ended are left alone: this worker acknowledged theirs.
+func (w *Worker) acknowledged(ctx context.Context, stream string, xs []*execution, ids []string, owned []streams.Ownership) error {
 	var gone []string
 	var at []int
 	for i, o := range owned {
-		if o == streams.Gone {
+		if o == streams.Gone && xs[i].running() {
 			gone, at = append(gone, ids[i]), append(at, i)
 		}
 	}
@@ -150,19 +151,19 @@ func (w *Worker) acknowledged(ctx context.Context, stream string, ids []string, 
 		return err
 	}
 	for i, yes := range acked {
-		if yes {
+		if yes && xs[at[i]].running() {
 			owned[at[i]] = streams.Taken
 		}
 	}
 	return nil
 }
 
-// running reports whether the handler was started and the lease is not known
-// to be another's.
+// running reports whether the handler was started, has no outcome yet, and the
+// lease is not known to be another's.
 func (x *execution) running() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return !x.started.IsZero() && !x.lost
+	return !x.started.IsZero() && !x.lost && !x.concluded
 }
 
 func (w *Worker) lose(x *execution) {

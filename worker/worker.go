@@ -50,7 +50,7 @@ type Options struct {
 	// 300 ms. Leases are renewed every third of it.
 	VisibilityTimeout time.Duration
 	// ShutdownGrace is how long running tasks may finish after a stop before
-	// they are handed back; default 25 s, negative: no time.
+	// they are handed back; default 20 s, negative: no time.
 	ShutdownGrace time.Duration
 	// StartDeadline is how long Run tries to reach Redis; default 60 s,
 	// negative: it tries once.
@@ -111,7 +111,7 @@ func (o *Options) complete() error {
 		o.Queues = []string{protocol.DefaultQueue}
 	}
 	for d, def := range map[*time.Duration]time.Duration{
-		&o.VisibilityTimeout: 300 * time.Second, &o.ShutdownGrace: 25 * time.Second, &o.StartDeadline: 60 * time.Second,
+		&o.VisibilityTimeout: 300 * time.Second, &o.ShutdownGrace: 20 * time.Second, &o.StartDeadline: 60 * time.Second,
 	} {
 		if *d == 0 {
 			*d = def

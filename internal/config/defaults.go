@@ -51,7 +51,7 @@ func DefaultWorker() Worker {
 		Queues:            []string{"default"},
 		Concurrency:       10,
 		VisibilityTimeout: defaultVisibilityTimeout,
-		ShutdownGrace:     25 * time.Second,
+		ShutdownGrace:     20 * time.Second,
 		StartDeadline:     time.Minute,
 		Log:               defaultLog(),
 	}

@@ -158,7 +158,7 @@ func TestPrintJSON(t *testing.T) {
 	if v := got["queues"].Value; !reflect.DeepEqual(v, []any{"default"}) {
 		t.Errorf("queues = %v", v)
 	}
-	if v := got["shutdown_grace"].Value; v != "25s" {
+	if v := got["shutdown_grace"].Value; v != "20s" {
 		t.Errorf("shutdown_grace = %v", v)
 	}
 	handlers, _ := got["handlers"].Value.(map[string]any)

@@ -194,16 +194,18 @@ type Due struct {
 const maxDueBytes = 16 << 20
 
 // LockDueTasks takes up to limit due tasks of a queue, longest due first, and
-// leaves out those that another transaction is taking. It takes fewer where
-// their payloads together would be larger than 16 MiB. now is Postgres' clock.
-func (s *Store) LockDueTasks(ctx context.Context, q *dbsqlc.Queries, queue string, limit int) (out []*Due, now time.Time, err error) {
+// leaves out those that another transaction is taking. It takes fewer, and says
+// so with cut, where their payloads together would be larger than 16 MiB. now is
+// Postgres' clock.
+func (s *Store) LockDueTasks(ctx context.Context, q *dbsqlc.Queries, queue string, limit int) (out []*Due, cut bool, now time.Time, err error) {
 	rows, err := q.LockDue(ctx, queue, int32(limit))
 	if err != nil {
-		return nil, now, fmt.Errorf("lock due tasks of queue %s: %w", queue, err)
+		return nil, false, now, fmt.Errorf("lock due tasks of queue %s: %w", queue, err)
 	}
 	byID, size := make(map[protocol.ID]*Due, len(rows)), 0
 	for _, r := range rows {
 		if size += int(r.PayloadBytes); len(out) > 0 && size > maxDueBytes {
+			cut = true
 			break
 		}
 		l, err := s.locked(&dbsqlc.LockTasksRow{
@@ -215,7 +217,7 @@ func (s *Store) LockDueTasks(ctx context.Context, q *dbsqlc.Queries, queue strin
 			Queue: r.Queue, Name: r.Name, IdempotencyKey: r.IdempotencyKey, Type: r.Type, Now: r.Now,
 		})
 		if err != nil {
-			return nil, now, err
+			return nil, false, now, err
 		}
 		now = r.Now
 		byID[l.ID] = &Due{Locked: l, Tenant: r.Tenant, Timeout: time.Duration(r.TimeoutMs) * time.Millisecond}
@@ -227,12 +229,12 @@ func (s *Store) LockDueTasks(ctx context.Context, q *dbsqlc.Queries, queue strin
 	}
 	payloads, err := q.Payloads(ctx, ids)
 	if err != nil {
-		return nil, now, fmt.Errorf("read %d payloads: %w", len(ids), err)
+		return nil, false, now, fmt.Errorf("read %d payloads: %w", len(ids), err)
 	}
 	for _, p := range payloads {
 		byID[protocol.ID(p.ID)].Payload = p.Payload
 	}
-	return out, now, nil
+	return out, cut, now, nil
 }
 
 // Deref returns *p, or the zero value if p is nil.

@@ -130,17 +130,20 @@ func (c *Client) Owned(ctx context.Context, stream, group, consumer string, ids 
 // not known whether Redis lost them.
 func (c *Client) Acked(ctx context.Context, stream, group string, ids []string) ([]bool, error) {
 	out := make([]bool, len(ids))
-	if ok, err := hasGroup(ctx, c.lease, stream, group); err != nil {
-		return nil, fmt.Errorf("XINFO GROUPS %s: %w", stream, err)
-	} else if !ok {
+	info, err := c.position(ctx, stream, group)
+	if errors.Is(err, ErrNoGroup) {
 		return out, nil
+	}
+	if err != nil {
+		return nil, err
 	}
 	es, err := c.Fetch(ctx, stream, ids)
 	if err != nil {
 		return nil, err
 	}
 	for i, e := range es {
-		out[i] = e.Values != nil
+		// One beyond the last delivered is undelivered again: Redis lost the lease.
+		out[i] = e.Values != nil && !Less(info.LastDelivered, e.ID)
 	}
 	return out, nil
 }

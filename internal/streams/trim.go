@@ -61,10 +61,13 @@ func (c *Client) DropAcknowledged(ctx context.Context, stream, group, before str
 		}
 		after = ms[len(ms)-1].ID
 		held, err := c.lease.XPendingExt(ctx, &redis.XPendingExtArgs{
-			Stream: stream, Group: group, Start: ms[0].ID, End: after, Count: page,
+			Stream: stream, Group: group, Start: ms[0].ID, End: after, Count: page + 1,
 		}).Result()
 		if err != nil && !errors.Is(err, redis.Nil) {
 			return n, fmt.Errorf("XPENDING %s: %w", stream, err)
+		}
+		if len(held) > page {
+			continue // maybe not all of them: more are pending here than entries exist
 		}
 		pending := make(map[string]bool, len(held))
 		for _, p := range held {

@@ -57,6 +57,7 @@ type Dispatcher struct {
 	log        *slog.Logger
 	metrics    metrics
 
+	limits  map[string]int // see limit
 	wake    chan struct{}
 	resolve chan struct{}
 	alive   chan struct{} // closed once this instance's sign of life is written
@@ -80,7 +81,7 @@ func New(o Options) *Dispatcher {
 	d := &Dispatcher{
 		store: o.Store, redis: o.Redis, reconciler: o.Reconciler,
 		instance: pgid.ID(o.Instance), ttl: o.InstanceTTL, maxBatch: o.MaxBatch, poll: o.Poll, log: o.Log,
-		wake: make(chan struct{}, 1), resolve: make(chan struct{}, 1), alive: make(chan struct{}), unresolved: map[int64]bool{},
+		limits: map[string]int{}, wake: make(chan struct{}, 1), resolve: make(chan struct{}, 1), alive: make(chan struct{}), unresolved: map[int64]bool{},
 		metrics: metrics{
 			dispatched: prometheus.NewCounter(prometheus.CounterOpts{
 				Name: "penstock_entries_dispatched_total", Help: "Entries added to task streams.",
@@ -141,7 +142,7 @@ func (d *Dispatcher) Wake(at time.Time) {
 const (
 	blockedPause = 10 * time.Millisecond
 	errorPause   = 500 * time.Millisecond
-	// batchLimit bounds one round of batches.
+	// batchLimit bounds one batch.
 	batchLimit = time.Minute
 )
 
@@ -195,8 +196,7 @@ func (d *Dispatcher) tick(ctx context.Context) (time.Duration, error) {
 	}
 	// A batch that was begun is finished even while stopping, so that nothing is
 	// left for another orchestrator to take over.
-	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchLimit)
-	defer cancel()
+	work := context.WithoutCancel(ctx)
 	pause := d.poll
 	var errs error
 	for _, q := range queues {
@@ -224,6 +224,8 @@ func (d *Dispatcher) tick(ctx context.Context) (time.Duration, error) {
 // next dispatches one batch of a queue, if its window has room, and returns
 // when to look at the queue again.
 func (d *Dispatcher) next(ctx context.Context, queue string) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, batchLimit)
+	defer cancel()
 	room, afterID, err := d.window.room(ctx, queue)
 	if err != nil {
 		return 0, err
@@ -233,11 +235,32 @@ func (d *Dispatcher) next(ctx context.Context, queue string) (time.Duration, err
 	if room < min(d.maxBatch, d.window.size)/4 || room == 0 {
 		return blockedPause, nil
 	}
-	n, err := d.dispatch(ctx, queue, min(room, d.maxBatch), afterID)
+	n, err := d.dispatch(ctx, queue, min(room, d.limit(queue)), afterID)
 	if n == 0 { // another replica is taking what is due
 		return blockedPause, err
 	}
 	return 0, err
+}
+
+// limit is how many tasks of a queue to ask for: fewer after their payloads
+// turned out to be large, since what is asked for is locked and measured.
+func (d *Dispatcher) limit(queue string) int {
+	if n, ok := d.limits[queue]; ok {
+		return n
+	}
+	return d.maxBatch
+}
+
+// adapt sets the next limit after n tasks were taken; cut tells that there were
+// more than fit. Only the loop of due tasks comes here.
+func (d *Dispatcher) adapt(queue string, n int, cut bool) {
+	next := 2 * d.limit(queue)
+	if cut {
+		next = 2 * n
+	}
+	if delete(d.limits, queue); next < d.maxBatch {
+		d.limits[queue] = next
+	}
 }
 
 func (d *Dispatcher) dispatch(ctx context.Context, queue string, limit int, afterID string) (int, error) {
@@ -248,7 +271,8 @@ func (d *Dispatcher) dispatch(ctx context.Context, queue string, limit int, afte
 	done := d.TakeDone()
 	err := d.store.Tx(ctx, func(q *dbsqlc.Queries) error {
 		entries = nil
-		due, now, err := d.store.LockDueTasks(ctx, q, queue, limit)
+		due, cut, now, err := d.store.LockDueTasks(ctx, q, queue, limit)
+		d.adapt(queue, len(due), cut)
 		if err != nil || len(due) == 0 {
 			return err
 		}

@@ -24,10 +24,14 @@ func (d *Dispatcher) runTakeover(ctx context.Context, host string) error {
 	// After Postgres was away, or at the start of all replicas together, nobody's
 	// sign of life is fresh: wait until those that live have had time to write
 	// theirs, or a healthy one's dispatch would be taken from it.
-	hold := time.Now().Add(d.ttl)
+	hold, last := time.Now().Add(d.ttl), time.Now()
 	for {
-		if err := d.touch(ctx, host); err != nil {
+		err := d.touch(ctx, host)
+		if err != nil || time.Since(last) > d.ttl/2 { // Postgres, or this process, stalled
 			hold = time.Now().Add(d.ttl)
+		}
+		last = time.Now()
+		if err != nil {
 			if ctx.Err() == nil {
 				d.log.Warn("sign of life not written", "error", err)
 			}
@@ -51,7 +55,7 @@ func (d *Dispatcher) takeOver(ctx context.Context) error {
 	var absent []protocol.ID
 	rows := 0
 	err := d.store.Tx(ctx, func(q *dbsqlc.Queries) error {
-		orphans, err := q.LockOrphanedOutbox(ctx, d.ttl.Milliseconds())
+		orphans, err := q.LockOrphanedOutbox(ctx, d.ttl.Milliseconds(), d.instance)
 		if err != nil {
 			return fmt.Errorf("read outbox: %w", err)
 		}

@@ -98,7 +98,7 @@ func (s *Stage) consume(ctx context.Context, consumer string) error {
 	from, count := streams.History, min(firstCount, s.o.MaxBatch)
 	for ctx.Err() == nil {
 		es, err := s.o.Redis.Read(work, protocol.StreamResult, protocol.GroupOrchestrators, consumer, from, count)
-		count = nextCount(count, s.o.MaxBatch, es)
+		count = nextCount(count, s.o.MaxBatch, es, err)
 		if err == nil && len(es) > 0 {
 			err = s.handle(work, es)
 		}
@@ -123,7 +123,10 @@ const (
 	maxBytes   = 16 << 20
 )
 
-func nextCount(count, most int, es []streams.Entry) int {
+func nextCount(count, most int, es []streams.Entry, err error) int {
+	if err != nil { // perhaps more than arrives in time
+		return max(count/2, 1)
+	}
 	size := 0
 	for _, e := range es {
 		for _, v := range e.Values {
@@ -134,8 +137,8 @@ func nextCount(count, most int, es []streams.Entry) int {
 	}
 	switch {
 	case size > maxBytes:
-		return max(count*maxBytes/size, 1)
-	case size < maxBytes/4:
+		return max(len(es)*maxBytes/size, 1)
+	case len(es) == count && size < maxBytes/4:
 		return min(2*count, most)
 	}
 	return count
@@ -236,7 +239,10 @@ func (s *Stage) handle(ctx context.Context, es []streams.Entry) error {
 	}
 	s.o.Log.Warn("entries of stream:result are no outcomes; kept as dead letters", "entries", len(garbage), "error", garbage[0].Error)
 	if err := s.o.DeadLetters.Keep(ctx, garbage); err != nil {
-		return err
+		// It stays pending, and is taken over and tried again later: Redis that
+		// is full takes no dead letter, but outcomes must go on.
+		s.o.Log.Warn("garbage not kept; trying again later", "entries", len(garbage), "error", err)
+		return nil
 	}
 	return s.o.Redis.Ack(ctx, protocol.StreamResult, protocol.GroupOrchestrators, garbageIDs)
 }

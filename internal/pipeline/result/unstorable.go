@@ -27,8 +27,11 @@ func unstorable(o *protocol.Outcome, why string) *protocol.Outcome {
 // to the same end, for ever.
 func unreadable(values map[string]any, cause error) *protocol.Outcome {
 	p, ok := protocol.PairOf(values)
-	if !ok {
-		return nil
+	if !ok || values[protocol.FieldKind] == string(protocol.OutcomeClaimed) {
+		return nil // a claim does not end an execution
+	}
+	if e, ok := errors.AsType[*protocol.Error](cause); ok && e.Field == protocol.FieldVersion {
+		return nil // of a newer worker: a rolling upgrade must not end tasks
 	}
 	return &protocol.Outcome{
 		ID: p.ID, Delivery: p.Delivery, Kind: protocol.OutcomeFailed, Code: protocol.CodeInputInvalid, Delay: -1,

@@ -359,6 +359,7 @@ func (q *Queries) LockDue(ctx context.Context, queue string, maxRows int32) ([]*
 const lockOrphanedOutbox = `-- name: LockOrphanedOutbox :many
 SELECT o.id, o.owner, o.queue, o.after_id, o.task_ids, o.deliveries FROM dispatch_outbox o
 WHERE NOT EXISTS (SELECT 1 FROM instances i WHERE i.id = o.owner AND i.seen_at > now() - $1::bigint * interval '1 millisecond')
+    AND o.owner <> $2
 ORDER BY o.id LIMIT 100 FOR UPDATE SKIP LOCKED
 `
 
@@ -371,9 +372,9 @@ type LockOrphanedOutboxRow struct {
 	Deliveries []int64
 }
 
-// Batches whose owner shows no sign of life.
-func (q *Queries) LockOrphanedOutbox(ctx context.Context, ttlMs int64) ([]*LockOrphanedOutboxRow, error) {
-	rows, err := q.db.Query(ctx, lockOrphanedOutbox, ttlMs)
+// Batches of others whose owner shows no sign of life.
+func (q *Queries) LockOrphanedOutbox(ctx context.Context, ttlMs int64, self pgid.ID) ([]*LockOrphanedOutboxRow, error) {
+	rows, err := q.db.Query(ctx, lockOrphanedOutbox, ttlMs, self)
 	if err != nil {
 		return nil, err
 	}

@@ -63,9 +63,10 @@ VALUES (@owner, @queue, @after_id, @task_ids::uuid[], @deliveries::bigint[]) RET
 DELETE FROM dispatch_outbox WHERE id = ANY(@ids::bigint[]);
 
 -- name: LockOrphanedOutbox :many
--- Batches whose owner shows no sign of life.
+-- Batches of others whose owner shows no sign of life.
 SELECT o.id, o.owner, o.queue, o.after_id, o.task_ids, o.deliveries FROM dispatch_outbox o
 WHERE NOT EXISTS (SELECT 1 FROM instances i WHERE i.id = o.owner AND i.seen_at > now() - sqlc.arg(ttl_ms)::bigint * interval '1 millisecond')
+    AND o.owner <> @self
 ORDER BY o.id LIMIT 100 FOR UPDATE SKIP LOCKED;
 
 -- name: OutboxByID :many
