@@ -8,7 +8,7 @@ PKGS ?= ./...
 
 .PHONY: help
 help: ## Show the targets
-	@grep -hE '^[a-z/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-13s %s\n", $$1, $$2}'
 
 .PHONY: servers
 servers: ## Install redis-server and postgresql with apt if they are missing (Debian, root)
@@ -29,7 +29,7 @@ dev: servers build ## Run a whole system until Ctrl-C
 .PHONY: test
 test: servers ## Run all tests on real Postgres and Redis
 	@go build -o bin/with-servers ./internal/devstack/with-servers
-	bin/with-servers -- go test -timeout 10m $(PKGS)
+	bin/with-servers -- go test -timeout 25m $(PKGS)
 
 .PHONY: race
 race: servers ## Run all tests under the race detector
@@ -43,14 +43,30 @@ fuzz: ## Run each fuzz target for FUZZTIME (default 20s)
 			echo "$$t ($$(dirname $$f))"; go test -run '^$$' -fuzz "^$$t\$$" -fuzztime $${FUZZTIME:-20s} ./$$(dirname $$f); done; done
 
 .PHONY: bench
-bench: servers ## Measure throughput and latency against raw Redis Streams in the same run
+bench: servers ## Measure throughput, latency and the failure path, with the raw Redis Streams loop in the same run (12 minutes)
 	@go build -o bin/bench ./internal/bench
 	@bin/bench
+
+.PHONY: chaos
+chaos: servers build ## Break a running system for CHAOS_DURATION (default 2m) and check that nothing is lost; CHAOS_ARGS: more flags
+	@go build -o bin/chaos ./internal/chaos
+	@bin/chaos -duration $${CHAOS_DURATION:-2m} -seed $${CHAOS_SEED:-0} $(CHAOS_ARGS)
+
+.PHONY: chaos-mutants
+chaos-mutants: servers ## Plant five bugs, one after the other, and demand that the chaos harness finds each (9 minutes)
+	@go build -tags mutants -o bin/mutants/ ./cmd/orchestrator ./internal/chaos
+	@bin/mutants/chaos -mutants -orchestrator bin/mutants/orchestrator -seed $${CHAOS_SEED:-0} $(CHAOS_ARGS)
+
+.PHONY: model
+model: ## Explore the protocol exhaustively within the bounds of docs/model.md (2 minutes, 3 GB)
+	go run ./internal/model/...
 
 .PHONY: check
 check: ## gofmt, go vet, staticcheck: what one runs all day
 	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not gofmt-ed: $$out"; exit 1; fi
 	go vet ./...
+	go vet -tags crashpoints ./internal/crashpoint
+	go vet -tags mutants ./internal/mutant
 	$(TOOLS) staticcheck ./...
 
 .PHONY: lint

@@ -36,6 +36,10 @@ import (
 type Options struct {
 	// HTTP carries the calls; default: a client of its own with keep-alive.
 	HTTP *http.Client
+	// TLS is for https URLs: which authorities the orchestrators' certificates
+	// must come from, and the certificate to show. Default: the system's
+	// authorities, no certificate, TLS 1.2 or newer. Not together with HTTP.
+	TLS *tls.Config
 	// MaxBatch is the most tasks of one call, 1 to 1,000; default 500.
 	MaxBatch int
 	// Calls is how many enqueue calls may be under way at once; default 4.
@@ -43,29 +47,50 @@ type Options struct {
 	// RetryFor is how long an enqueue is repeated while no orchestrator can
 	// take it; default 30 s, negative: never repeated.
 	RetryFor time.Duration
+	// Token says who the caller is, if the orchestrators have a token file; see
+	// docs/authentication.md. It is sent with every call, readable by all on the
+	// way unless the URL is https. Empty: the caller is anonymous.
+	Token string
 }
 
 // Client talks to one or more orchestrators. It is safe for concurrent use.
 type Client struct {
-	servers  []penstockv1connect.TaskServiceClient
+	servers  []server
 	current  atomic.Uint32
 	retryFor time.Duration
 	http     *http.Client
 	batch    *batch.Batcher[*penstockv1.EnqueueRequest, *task.Enqueued]
 }
 
+// server is one orchestrator.
+type server struct {
+	tasks       penstockv1connect.TaskServiceClient
+	deadLetters penstockv1connect.DeadLetterServiceClient
+	workers     penstockv1connect.WorkerServiceClient
+	schedules   penstockv1connect.ScheduleServiceClient
+	effects     penstockv1connect.EffectServiceClient
+	approvals   penstockv1connect.ApprovalServiceClient
+}
+
 // New makes a Client for the orchestrators at the given base URLs, separated
 // by commas, with default options.
 func New(urls string) (*Client, error) { return NewWith(urls, Options{}) }
 
-// NewWith is New with options. The error is about a URL.
+// NewWith is New with options. The error is about a URL, the token or the options.
 func NewWith(urls string, o Options) (*Client, error) {
+	if o.HTTP != nil && o.TLS != nil {
+		return nil, errors.New("client: Options has both HTTP and TLS; set TLS in the transport of HTTP")
+	}
+	if o.TLS == nil {
+		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
 	if o.HTTP == nil {
 		o.HTTP = &http.Client{Transport: &http.Transport{
 			DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 			MaxIdleConnsPerHost: 64,
 			IdleConnTimeout:     90 * time.Second,
-			TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12},
+			TLSClientConfig:     o.TLS.Clone(),
+			ForceAttemptHTTP2:   true,
 		}}
 	}
 	if o.RetryFor == 0 {
@@ -77,6 +102,13 @@ func NewWith(urls string, o Options) (*Client, error) {
 	if o.Calls < 1 {
 		o.Calls = 4
 	}
+	var opts []connect.ClientOption
+	if o.Token != "" {
+		if err := checkToken(o.Token); err != nil {
+			return nil, err
+		}
+		opts = append(opts, connect.WithInterceptors(bearer{o.Token}))
+	}
 	c := &Client{retryFor: o.RetryFor, http: o.HTTP}
 	for _, s := range strings.Split(urls, ",") {
 		s = strings.TrimSpace(s)
@@ -84,7 +116,15 @@ func NewWith(urls string, o Options) (*Client, error) {
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 			return nil, fmt.Errorf("client: %q is not a base URL such as http://127.0.0.1:8080", s)
 		}
-		c.servers = append(c.servers, penstockv1connect.NewTaskServiceClient(o.HTTP, strings.TrimSuffix(s, "/")))
+		s = strings.TrimSuffix(s, "/")
+		c.servers = append(c.servers, server{
+			tasks:       penstockv1connect.NewTaskServiceClient(o.HTTP, s, opts...),
+			deadLetters: penstockv1connect.NewDeadLetterServiceClient(o.HTTP, s, opts...),
+			workers:     penstockv1connect.NewWorkerServiceClient(o.HTTP, s, opts...),
+			schedules:   penstockv1connect.NewScheduleServiceClient(o.HTTP, s, opts...),
+			effects:     penstockv1connect.NewEffectServiceClient(o.HTTP, s, opts...),
+			approvals:   penstockv1connect.NewApprovalServiceClient(o.HTTP, s, opts...),
+		})
 	}
 	c.batch = batch.New(batch.Options{Max: o.MaxBatch, Flushes: o.Calls}, c.flush)
 	return c, nil
@@ -101,9 +141,32 @@ func (c *Client) Close() error {
 
 // RPC is the generated client of the orchestrator that answered last, for
 // calls that this package does not wrap.
-func (c *Client) RPC() penstockv1connect.TaskServiceClient {
-	return c.servers[int(c.current.Load())%len(c.servers)]
+func (c *Client) RPC() penstockv1connect.TaskServiceClient { return c.server(c.current.Load()).tasks }
+
+// DeadLetters is the generated client of that orchestrator for dead letters.
+func (c *Client) DeadLetters() penstockv1connect.DeadLetterServiceClient {
+	return c.server(c.current.Load()).deadLetters
 }
+
+// Workers is the generated client of that orchestrator for workers.
+func (c *Client) Workers() penstockv1connect.WorkerServiceClient {
+	return c.server(c.current.Load()).workers
+}
+
+// Approvals is the generated client of that orchestrator for approvals and the
+// guard's rules.
+func (c *Client) Approvals() penstockv1connect.ApprovalServiceClient {
+	return c.server(c.current.Load()).approvals
+}
+
+// Effects is the generated client of that orchestrator for the side-effect
+// ledger.
+func (c *Client) Effects() penstockv1connect.EffectServiceClient {
+	return c.server(c.current.Load()).effects
+}
+
+// server returns the orchestrator that is n-th in turn.
+func (c *Client) server(n uint32) server { return c.servers[int(n)%len(c.servers)] }
 
 // EnqueueTask enqueues one task; calls made at the same time share a round
 // trip. Without an error the task is committed. The error is a
@@ -234,7 +297,7 @@ func retry[T any](ctx context.Context, c *Client, call func(context.Context, pen
 	deadline := time.Now().Add(c.retryFor)
 	for pause, try := firstPause, 1; ; try++ {
 		n := c.current.Load()
-		v, err := call(ctx, c.servers[int(n)%len(c.servers)])
+		v, err := call(ctx, c.server(n).tasks)
 		if err == nil || !temporary(err) || ctx.Err() != nil {
 			return v, err
 		}
@@ -269,8 +332,13 @@ func temporary(err error) bool {
 	return false
 }
 
-// fromConnect turns an RPC error into the *protocol.Error it carries, if any.
+// fromConnect turns an RPC error into the *protocol.Error it carries, if any. The
+// server has the caller's deadline, too, and its answer that it passed may arrive
+// just before it does here.
 func fromConnect(err error) error {
+	if connect.CodeOf(err) == connect.CodeDeadlineExceeded && !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+	}
 	if info := infoOf(err); info != nil && info.Code != "" {
 		return fromInfo(info)
 	}
@@ -295,6 +363,13 @@ func infoOf(err error) *penstockv1.ErrorInfo {
 
 func fromInfo(i *penstockv1.ErrorInfo) error {
 	if i.Code == "" {
+		if i.Retryable { // as if the whole call had failed with it
+			e := connect.NewError(connect.CodeUnavailable, errors.New(i.Message))
+			if d, err := connect.NewErrorDetail(i); err == nil {
+				e.AddDetail(d)
+			}
+			return e
+		}
 		return errors.New(i.Message)
 	}
 	return &protocol.Error{Code: protocol.Code(i.Code), Field: i.Field, Message: i.Message}

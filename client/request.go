@@ -30,6 +30,15 @@ func request(r *task.Request) (*penstockv1.EnqueueRequest, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, id := range r.DependsOn {
+		if err := checkText([2]string{"depends_on", id}); err != nil {
+			return nil, err
+		}
+		q.DependsOn = append(q.DependsOn, &penstockv1.Dependency{TaskId: id})
+	}
+	if r.DespiteFailures && len(r.DependsOn) > 0 {
+		q.OnDependencyFailure = string(protocol.DependencyRun)
+	}
 	switch {
 	case !r.At.IsZero():
 		q.ScheduleType, q.ScheduledAt = "at", timestamppb.New(r.At)
@@ -40,29 +49,55 @@ func request(r *task.Request) (*penstockv1.EnqueueRequest, error) {
 		ms := int32(min(max(r.Timeout.Milliseconds(), -1), 1<<31-1))
 		q.TimeoutMs = &ms
 	}
+	if !r.ExpiresAt.IsZero() {
+		q.ExpiresAt = timestamppb.New(r.ExpiresAt)
+	}
+	q.ScheduleToStartTimeoutMs = millis(r.StartWithin)
+	if r.HeartbeatTimeout != 0 {
+		ms := int32(min(max(r.HeartbeatTimeout.Milliseconds(), -1), 1<<31-1))
+		q.HeartbeatTimeoutMs = &ms
+	}
 	if r.MaxRetries != nil {
 		n := int32(min(max(*r.MaxRetries, -1), 1<<31-1))
 		q.MaxRetries = &n
 	}
-	if p := r.Retry; p != nil {
-		if err := checkText([2]string{"retry_policy.strategy", p.Strategy}); err != nil {
+	if r.Retry != nil {
+		if q.RetryPolicy, err = retryPolicy(r.Retry); err != nil {
 			return nil, err
-		}
-		q.RetryPolicy = &penstockv1.RetryPolicy{Strategy: p.Strategy}
-		set := func(d time.Duration, to **int64) {
-			if d != 0 {
-				ms := d.Milliseconds()
-				*to = &ms
-			}
-		}
-		set(p.Base, &q.RetryPolicy.BaseMs)
-		set(p.MaxBackoff, &q.RetryPolicy.MaxBackoffMs)
-		set(p.JitterMax, &q.RetryPolicy.JitterMaxMs)
-		for _, d := range p.Schedule {
-			q.RetryPolicy.ScheduleMs = append(q.RetryPolicy.ScheduleMs, d.Milliseconds())
 		}
 	}
 	return q, nil
+}
+
+// retryPolicy leaves out what is zero: the server fills it in.
+func retryPolicy(r *task.Retry) (*penstockv1.RetryPolicy, error) {
+	if err := checkText([2]string{"retry_policy.strategy", r.Strategy}); err != nil {
+		return nil, err
+	}
+	p := &penstockv1.RetryPolicy{Strategy: r.Strategy, BaseMs: millis(r.Base), MaxBackoffMs: millis(r.MaxBackoff), JitterMaxMs: millis(r.JitterMax)}
+	if r.NoJitter {
+		if r.JitterMax != 0 {
+			return nil, protocol.Errorf(protocol.CodeInputInvalid, "retry_policy.jitter_max_ms", "both JitterMax and NoJitter are set")
+		}
+		p.JitterMaxMs = new(int64)
+	}
+	for _, d := range r.Schedule {
+		p.ScheduleMs = append(p.ScheduleMs, d.Milliseconds())
+	}
+	return p, nil
+}
+
+// millis is d in whole milliseconds; nil if d is zero. A fraction is cut off,
+// except that a negative d stays negative, to be refused by the server.
+func millis(d time.Duration) *int64 {
+	if d == 0 {
+		return nil
+	}
+	ms := d.Milliseconds()
+	if d < 0 {
+		ms = min(ms, -1)
+	}
+	return &ms
 }
 
 // checkText refuses what protobuf can't carry: it would sink a whole batch.

@@ -15,7 +15,7 @@ func TestReadmeQuotesExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{"mail/mail.go", "worker/main.go", "enqueue/main.go"} {
+	for _, file := range []string{"mail/mail.go", "worker/main.go", "enqueue/main.go", "once/once.go"} {
 		src, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

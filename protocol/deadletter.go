@@ -93,6 +93,10 @@ func DecodeDeadLetter(values map[string]any) (*DeadLetter, error) {
 	return l, nil
 }
 
+// EntryIDByte is the first byte of the id of a dead letter that is about no
+// task.
+const EntryIDByte = 0xfd
+
 // Garbage makes the dead letter of a stream entry that is no task: cause says
 // why it can't be read. Its id is derived from where the entry was and what it
 // held, so that the same entry found twice has the same dead letter.
@@ -103,7 +107,7 @@ func Garbage(stream, messageID string, values map[string]any, cause error, now t
 	}
 	content, _ := json.Marshal(raw) // sorted by key: deterministic
 	return &DeadLetter{
-		DLQID:     hashID(0xfd, "garbage", stream+" "+messageID, string(content)),
+		DLQID:     hashID(EntryIDByte, "garbage", stream+" "+messageID, string(content)),
 		Code:      CodeInputInvalid,
 		Error:     Text(cause.Error()),
 		FailedAt:  now,

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -21,7 +22,21 @@ type Task struct {
 	// in Postgres.
 	DueAt       time.Time
 	NextRetryAt time.Time
-	Policy      RetryPolicy
+	// ExpiresAt: no execution starts after it; zero: it does not expire.
+	ExpiresAt time.Time
+	// StartAt is when the task's schedule lets it start; zero: at once.
+	StartAt time.Time
+	// OpenDependencies is how many of the tasks that it depends on have not ended.
+	OpenDependencies int
+	// OnDependencyFailure says what becomes of the task if one of those does not
+	// succeed; "" if it depends on none.
+	OnDependencyFailure DependencyPolicy
+	// HasDependants: other tasks depend on this one.
+	HasDependants bool
+	// UnknownSince is when a worker first handed the task back because it had
+	// no handler for its type; zero once one has started it.
+	UnknownSince time.Time
+	Policy       RetryPolicy
 	// Applied is the last outcome that ended an execution, so that a repeat
 	// of it is recognised.
 	AppliedKind     OutcomeKind
@@ -49,6 +64,9 @@ type Env struct {
 	Seed []byte
 	// MaxInterruptions: more interruptions than this make a dead letter.
 	MaxInterruptions int
+	// MaxUnknown: a task that workers have handed back for longer than this,
+	// because none knows its type, becomes a dead letter; 0: never.
+	MaxUnknown time.Duration
 }
 
 // Verdict says what became of an outcome.
@@ -115,7 +133,7 @@ func (t *Task) ApplyOutcome(o *Outcome, env Env) ([]*Event, Verdict) {
 	var events []*Event
 	unclaimed := t.State == StateQueued || t.State == StateRetrying
 	if unclaimed && (o.Kind == OutcomeReleased || o.Kind == OutcomeSkipped) && o.StartedAt.IsZero() {
-		return []*Event{t.release(o, env)}, Applied
+		return t.release(o, env), Applied
 	}
 	if unclaimed {
 		events = append(events, t.claim(o, env))
@@ -129,16 +147,19 @@ func (t *Task) ApplyOutcome(o *Outcome, env Env) ([]*Event, Verdict) {
 	case OutcomeSucceeded:
 		events = append(events, t.succeed(o, env))
 	case OutcomeFailed:
-		events = append(events, t.fail(o, env))
+		events = append(events, t.fail(o, env, ActorWorker))
 	case OutcomeSnoozed:
-		events = append(events, t.retry(o, env, max(o.Delay, 0), RetryData{DelaySource: DelayFromSnooze}))
+		events = append(events, t.retry(o, env, ActorWorker, max(o.Delay, 0), RetryData{DelaySource: DelayFromSnooze}))
 	case OutcomeApprovalNeeded:
 		t.Delivery++
 		e := t.move(StateWaitingApproval, EventApprovalRequested, env, ActorWorker)
 		e.Reason = o.Error
+		if r, err := ParseApproval(o.Approval); err == nil { // outcomes are checked when they are read
+			e.Reason, e.Data = cmp.Or(r.Prompt, o.Error), data(r.data(t.ID, o.Delivery))
+		}
 		events = append(events, e)
 	default: // released, skipped
-		events = append(events, t.release(o, env))
+		return append(events, t.release(o, env)...), Applied
 	}
 	t.AppliedKind, t.AppliedDelivery = o.Kind, o.Delivery
 	last := events[len(events)-1]
@@ -150,7 +171,7 @@ func (t *Task) claim(o *Outcome, env Env) *Event {
 	e := t.move(StateRunning, EventClaimed, env, ActorWorker)
 	t.WorkerID = o.WorkerID
 	t.StartedAt = env.Now
-	t.DueAt = time.Time{}
+	t.DueAt, t.UnknownSince = time.Time{}, time.Time{}
 	e.WorkerID, e.MessageID = o.WorkerID, o.MessageID
 	if !o.StartedAt.IsZero() {
 		e.Data = data(map[string]int64{"worker_started_at_ms": o.StartedAt.UnixMilli()})
@@ -168,7 +189,7 @@ func (t *Task) succeed(o *Outcome, env Env) *Event {
 }
 
 // fail schedules the next attempt or gives the task up.
-func (t *Task) fail(o *Outcome, env Env) *Event {
+func (t *Task) fail(o *Outcome, env Env, actor string) *Event {
 	code := o.Code
 	if code == "" {
 		code = CodeExecutionFailed
@@ -183,7 +204,7 @@ func (t *Task) fail(o *Outcome, env Env) *Event {
 			policy := t.Policy
 			d = RetryData{DelaySource: DelayFromPolicy, JitterMS: jitter.Milliseconds(), Policy: &policy}
 		}
-		e := t.retry(o, env, delay, d)
+		e := t.retry(o, env, actor, delay, d)
 		e.Code, e.Reason = code, o.Error
 		return e
 	}
@@ -191,14 +212,14 @@ func (t *Task) fail(o *Outcome, env Env) *Event {
 		t.Code = CodeRetryExhausted
 		t.Reason = Text(fmt.Sprintf("%s: %s", code, o.Error))
 	}
-	return t.giveUp(env, ActorWorker)
+	return t.giveUp(env, actor)
 }
 
-func (t *Task) retry(o *Outcome, env Env, delay time.Duration, d RetryData) *Event {
+func (t *Task) retry(o *Outcome, env Env, actor string, delay time.Duration, d RetryData) *Event {
 	t.Delivery++
 	t.NextRetryAt = env.Now.Add(delay)
 	t.DueAt = t.NextRetryAt
-	e := t.move(StateRetrying, EventRetryScheduled, env, ActorWorker)
+	e := t.move(StateRetrying, EventRetryScheduled, env, actor)
 	e.BackoffDelay = delay
 	e.Data = data(d)
 	e.Reason = o.Error
@@ -222,13 +243,22 @@ const (
 	maxUnknownDelay = time.Minute
 )
 
-// release hands the task back: it restarts at once, or after a growing delay
-// if its type was unknown to the worker.
-func (t *Task) release(o *Outcome, env Env) *Event {
+// maxReleaseDelay bounds the delay that a worker asks for when it hands a task
+// back.
+const maxReleaseDelay = time.Minute
+
+// release hands the task back: it restarts at once, after the delay that the
+// worker asks for, or after a growing one if its type was unknown to the worker.
+// A type that stays unknown for too long makes a dead letter.
+func (t *Task) release(o *Outcome, env Env) []*Event {
 	t.AppliedKind, t.AppliedDelivery = o.Kind, o.Delivery
-	t.DueAt = env.Now
-	if o.Code == CodeUnknownType {
+	t.DueAt = env.Now.Add(min(max(o.Delay, 0), maxReleaseDelay))
+	unknown := o.Code == CodeUnknownType
+	if unknown {
 		t.DueAt = env.Now.Add(min(minUnknownDelay<<min(t.Delivery-1, 6), maxUnknownDelay))
+		if t.UnknownSince.IsZero() {
+			t.UnknownSince = env.Now
+		}
 	}
 	t.Delivery++
 	e := t.move(StateInterrupted, EventInterrupted, env, ActorWorker)
@@ -237,7 +267,15 @@ func (t *Task) release(o *Outcome, env Env) *Event {
 		e.Code = ""
 	}
 	e.WorkerID, e.MessageID = o.WorkerID, o.MessageID
-	return e
+	events := []*Event{e}
+	if known := env.Now.Sub(t.UnknownSince); unknown && env.MaxUnknown > 0 && known >= env.MaxUnknown {
+		t.Code = CodeUnknownType
+		t.Reason = Text(fmt.Sprintf("no worker has known the type for %s; last: %s", known.Round(time.Millisecond), o.Error))
+		dead := t.giveUp(env, ActorWorker)
+		dead.WorkerID, dead.MessageID = o.WorkerID, o.MessageID
+		events = append(events, dead)
+	}
+	return events
 }
 
 func (t *Task) reject(o *Outcome, env Env, why string) ([]*Event, Verdict) {
@@ -269,20 +307,29 @@ func (t *Task) Dispatch(env Env) (events []*Event, ok bool) {
 }
 
 // Redispatch voids the current delivery of a task whose stream entry was lost
-// and makes it due now. ok is false in states where no entry is expected.
+// and makes it due now. A running one is interrupted, which counts against
+// nobody: Redis lost the entry, and its worker may be well. ok is false in states
+// where no entry is expected.
 func (t *Task) Redispatch(env Env, reason string) (events []*Event, ok bool) {
-	if t.State != StateQueued && t.State != StateRetrying {
+	var e *Event
+	switch t.State {
+	case StateQueued, StateRetrying:
+		t.Delivery++
+		e = t.move(t.State, EventRedispatched, env, ActorReconciler)
+	case StateRunning:
+		t.Delivery++
+		e = t.move(StateInterrupted, EventInterrupted, env, ActorReconciler)
+		e.WorkerID = t.WorkerID
+	default:
 		return nil, false
 	}
-	t.Delivery++
 	t.DueAt = env.Now
-	e := t.move(t.State, EventRedispatched, env, ActorReconciler)
 	e.Reason = reason
 	return []*Event{e}, true
 }
 
 // Lost ends the execution of a worker that was lost: the task is interrupted
-// and due now, or given up after too many interruptions. reclaim, if not nil,
+// and due now, or after Spread if that happened before, or given up after too many interruptions. reclaim, if not nil,
 // is recorded as task.reclaimed before. ok is false in states in which no
 // worker can hold the task.
 func (t *Task) Lost(env Env, actor, reason string, reclaim *ReclaimData) (events []*Event, ok bool) {
@@ -297,7 +344,7 @@ func (t *Task) Lost(env Env, actor, reason string, reclaim *ReclaimData) (events
 	}
 	t.Delivery++
 	t.Interruptions++
-	t.DueAt = env.Now
+	t.DueAt = env.Now.Add(Spread(env.Seed, t.ID, t.Interruptions))
 	e := t.move(StateInterrupted, EventInterrupted, env, actor)
 	e.Code, e.Reason = CodeWorkerLost, reason
 	if reclaim != nil {

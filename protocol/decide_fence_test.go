@@ -121,7 +121,7 @@ func TestUnknownTypeGrowsItsDelay(t *testing.T) {
 		t.Errorf("delays are %s, want %s", got, want)
 	}
 	h.task.Delivery = 1 << 61 // after a jump of the delivery
-	if e := h.task.release(&Outcome{Code: CodeUnknownType}, h.env); e.Type != EventInterrupted || h.task.DueAt.Sub(h.env.Now) != time.Minute {
+	if e := h.task.release(&Outcome{Code: CodeUnknownType}, h.env)[0]; e.Type != EventInterrupted || h.task.DueAt.Sub(h.env.Now) != time.Minute {
 		t.Errorf("due in %s", h.task.DueAt.Sub(h.env.Now))
 	}
 }

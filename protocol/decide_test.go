@@ -119,7 +119,8 @@ func TestLostWorkersSpendNoRetry(t *testing.T) {
 		h.apply(h.outcome(OutcomeClaimed), Applied)
 		h.do(h.task.Lost(h.env, ActorReclaimer, "idle", &ReclaimData{OriginalConsumer: "worker-1", NewConsumer: "orchestrator-1", MessageID: "1-0"}))
 		h.wantState(StateInterrupted)
-		if h.task.Attempt != 1 || h.task.Interruptions != n || h.task.Delivery != int64(n)+1 || !h.task.DueAt.Equal(epoch) {
+		if h.task.Attempt != 1 || h.task.Interruptions != n || h.task.Delivery != int64(n)+1 ||
+			!h.task.DueAt.Equal(epoch.Add(Spread(h.env.Seed, h.task.ID, n))) {
 			t.Fatalf("loss %d: %+v", n, *h.task)
 		}
 		h.do(h.task.Dispatch(h.env))

@@ -29,12 +29,35 @@ type TaskEntry struct {
 	MaxRetries     int
 	Timeout        time.Duration // start-to-close, whole milliseconds
 	IdempotencyKey string
-	TraceID        string
-	EnqueuedAt     time.Time // whole milliseconds
+	// KeyOwn: IdempotencyKey is the id of a task that has no idempotency key, this
+	// one or the one it was requeued from.
+	KeyOwn bool
+	// IdempotencyScope is that of the key; of a task without one it is its tenant.
+	IdempotencyScope string
+	TraceID          string
+	EnqueuedAt       time.Time // whole milliseconds
+	// HeartbeatTimeout is how long the handler may go without reporting
+	// progress, whole milliseconds; 0: for ever.
+	HeartbeatTimeout time.Duration
+	// Solo: the task's last workers were lost with it. It is to be run only
+	// while nothing else runs in the process.
+	Solo bool
+	// ScheduledAt is the time of a schedule's fire that the task was made for,
+	// whole milliseconds; zero: it was not made by a schedule.
+	ScheduledAt time.Time
+	// Approvals tells of approvals that were given, a JSON array; empty: none.
+	Approvals []byte
+	// Dependencies tells how the tasks ended that this one depends on, a JSON
+	// object; empty: it depends on none.
+	Dependencies []byte
 }
 
-// Values returns the entry as field-value pairs for XADD. Every entry has the
-// same fields in the same order, so that Redis stores the names once a node.
+// SoloAfter: a task interrupted this often is dispatched marked solo.
+const SoloAfter = 2
+
+// Values returns the entry as field-value pairs for XADD. Entries have the same
+// fields in the same order, so that Redis stores the names once a node; only
+// what few tasks have is left out where it is not set.
 func (e *TaskEntry) Values() []any {
 	taskID, key := e.TaskID, e.IdempotencyKey
 	id := e.ID.String()
@@ -44,7 +67,7 @@ func (e *TaskEntry) Values() []any {
 	if key == e.TaskID {
 		key = ""
 	}
-	return []any{
+	v := []any{
 		FieldVersion, WireVersion,
 		FieldID, id,
 		FieldTaskID, taskID,
@@ -59,12 +82,58 @@ func (e *TaskEntry) Values() []any {
 		FieldTraceID, e.TraceID,
 		FieldEnqueuedAt, e.EnqueuedAt.UnixMilli(),
 	}
+	if e.KeyOwn != (e.IdempotencyKey == e.TaskID) {
+		kind := KeyGiven
+		if e.KeyOwn {
+			kind = KeyOfTask
+		}
+		v = append(v, FieldIdempotencyKeyKind, kind)
+	}
+	if e.IdempotencyScope != "" && e.IdempotencyScope != e.Tenant {
+		v = append(v, FieldIdempotencyScope, e.IdempotencyScope)
+	}
+	if e.HeartbeatTimeout > 0 {
+		v = append(v, FieldHeartbeatTimeoutMS, e.HeartbeatTimeout.Milliseconds())
+	}
+	if e.Solo {
+		v = append(v, FieldSolo, "1")
+	}
+	if !e.ScheduledAt.IsZero() {
+		v = append(v, FieldScheduledAt, e.ScheduledAt.UnixMilli())
+	}
+	if len(e.Approvals) > 0 {
+		v = append(v, FieldApprovals, e.Approvals)
+	}
+	if len(e.Dependencies) > 0 {
+		v = append(v, FieldDependencies, e.Dependencies)
+	}
+	return v
 }
 
 // Pair is the identity of one delivery: it is in its stream at most once.
 type Pair struct {
 	ID       ID
 	Delivery int64
+}
+
+// String is the pair as it is a member of KeyTombstones: the task's id and the
+// delivery with a colon between.
+func (p Pair) String() string { return p.ID.String() + ":" + strconv.FormatInt(p.Delivery, 10) }
+
+// ParsePair reads what String writes; ok is false if s is not of that form.
+func ParsePair(s string) (p Pair, ok bool) {
+	id, delivery, ok := strings.Cut(s, ":")
+	if !ok {
+		return p, false
+	}
+	var err error
+	if p.ID, err = ParseID(id); err != nil {
+		return Pair{}, false
+	}
+	if p.Delivery, err = strconv.ParseInt(delivery, 10, 64); err != nil {
+		return Pair{}, false
+	}
+	return p, p.String() == s
 }
 
 // PairOf reads only the identity of a task entry; ok is false if the entry is
@@ -93,6 +162,16 @@ func DecodeTask(values map[string]any) (*TaskEntry, error) {
 		IdempotencyKey: d.optional(FieldIdempotencyKey, maxName),
 		TraceID:        d.optional(FieldTraceID, maxName),
 		EnqueuedAt:     d.time(FieldEnqueuedAt),
+		Solo:           d.optional(FieldSolo, maxName) == "1",
+		ScheduledAt:    d.optionalTime(FieldScheduledAt),
+		Approvals:      d.bytes(FieldApprovals),
+		Dependencies:   d.bytes(FieldDependencies),
+
+		IdempotencyScope: d.optional(FieldIdempotencyScope, maxName),
+	}
+	kind := d.optional(FieldIdempotencyKeyKind, maxName)
+	if d.optional(FieldHeartbeatTimeoutMS, maxName) != "" {
+		e.HeartbeatTimeout = time.Duration(d.integer(FieldHeartbeatTimeoutMS, 1, 1<<31-1)) * time.Millisecond
 	}
 	if d.err != nil {
 		return nil, d.err
@@ -106,6 +185,10 @@ func DecodeTask(values map[string]any) (*TaskEntry, error) {
 	if e.Tenant == "" {
 		e.Tenant = DefaultTenant
 	}
+	if e.IdempotencyScope == "" {
+		e.IdempotencyScope = e.Tenant
+	}
+	e.KeyOwn = kind == KeyOfTask || kind == "" && e.IdempotencyKey == e.TaskID
 	return e, nil
 }
 
@@ -155,9 +238,11 @@ type Outcome struct {
 	Code                  Code   // for failed and released
 	Error                 string // for failed, released, approval_needed
 	Retryable             bool   // for failed
-	// Delay is what the handler asked for (failed: RetryAfter; snoozed);
-	// negative if it asked for none.
+	// Delay is what the handler asked for (failed: RetryAfter; snoozed), or the
+	// worker (released: at most a minute counts); negative if it asked for none.
 	Delay time.Duration
+	// Approval is what a handler asks for, a JSON object; for approval_needed.
+	Approval []byte
 }
 
 // Values returns the outcome as field-value pairs for XADD.
@@ -187,6 +272,9 @@ func (o *Outcome) Values() []any {
 	if o.Delay >= 0 {
 		v = append(v, FieldDelayMS, o.Delay.Milliseconds())
 	}
+	if len(o.Approval) > 0 {
+		v = append(v, FieldApproval, o.Approval)
+	}
 	return v
 }
 
@@ -208,6 +296,7 @@ func DecodeOutcome(values map[string]any) (*Outcome, error) {
 		Error:      Text(d.optional(FieldError, maxContent)),
 		Retryable:  d.optional(FieldRetryable, maxName) == "1",
 		Delay:      -1,
+		Approval:   d.bytes(FieldApproval),
 	}
 	if s := d.optional(FieldDelayMS, maxName); s != "" {
 		o.Delay = time.Duration(d.integer(FieldDelayMS, 0, maxDelayMS)) * time.Millisecond
@@ -300,6 +389,14 @@ func (d *decoder) optional(field string, limit int) string {
 		return ""
 	}
 	return s
+}
+
+// bytes is an optional field that holds JSON; nil if it is empty.
+func (d *decoder) bytes(field string) []byte {
+	if s := d.optional(field, maxContent); s != "" {
+		return []byte(s)
+	}
+	return nil
 }
 
 func (d *decoder) required(field string, limit int) string {

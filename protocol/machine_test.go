@@ -34,6 +34,7 @@ func newMachine(t *rapid.T) *machine {
 	}
 	env := testEnv()
 	env.MaxInterruptions = rapid.IntRange(0, 3).Draw(t, "max_interruptions")
+	env.MaxUnknown = rapid.SampledFrom([]time.Duration{0, time.Nanosecond, 5 * time.Second}).Draw(t, "max_unknown")
 	return &machine{t: t, task: task, events: events, env: env, lastDelivery: 1}
 }
 
@@ -47,6 +48,7 @@ func (m *machine) actions() map[string]func(*rapid.T) {
 		"dispatch":    m.dispatch,
 		"redispatch":  m.redispatch,
 		"lost":        m.lost,
+		"timeout":     m.timeout,
 		"dead letter": m.deadLetter,
 		"person":      m.person,
 	}
@@ -179,6 +181,12 @@ func (m *machine) checkApplied(t *rapid.T, o *Outcome, before Task, events []*Ev
 		want = append(want, "waiting_approval")
 	default:
 		want = append(want, "interrupted")
+		// A type that no worker has known for long enough ends in a dead letter. A claim
+		// starts that time anew, and this outcome may begin it.
+		if since := before.UnknownSince; o.Code == "TASK_UNKNOWN_TYPE" && m.env.MaxUnknown > 0 && handedBack && before.State != "running" &&
+			!since.IsZero() && m.env.Now.Sub(since) >= m.env.MaxUnknown {
+			want = append(want, "dlq_pending")
+		}
 	}
 	if got := statesOf(events); !slices.Equal(got, want) {
 		t.Fatalf("outcome %s in %s: went through %s, want %s", o.Kind, before.State, got, want)
@@ -205,8 +213,12 @@ func (m *machine) dispatch(t *rapid.T) {
 func (m *machine) redispatch(t *rapid.T) {
 	before := *m.task
 	events, ok := m.task.Redispatch(m.env, "not in the stream")
-	m.decided(t, before, events, ok, "queued", "retrying")
-	if ok && (m.task.State != before.State || m.task.Delivery != before.Delivery+1 || !m.task.NextRetryAt.Equal(before.NextRetryAt)) {
+	m.decided(t, before, events, ok, "queued", "retrying", "running")
+	want, next := before.State, before.NextRetryAt
+	if want == StateRunning {
+		want = StateInterrupted
+	}
+	if ok && (m.task.State != want || m.task.Delivery != before.Delivery+1 || !m.task.NextRetryAt.Equal(next) || m.task.Interruptions != before.Interruptions || m.task.DueAt != m.env.Now) {
 		t.Fatalf("redispatched: %+v → %+v", before, *m.task)
 	}
 }
@@ -263,11 +275,36 @@ func (m *machine) person(t *rapid.T) {
 	if !Allowed(m.task.State, StateCancelled) || rapid.IntRange(0, 9).Draw(t, "cancel") > 0 {
 		t.Skip("no cancel")
 	}
-	m.task.Delivery++
-	m.task.DueAt = time.Time{}
-	e := m.task.move(StateCancelled, EventCancelled, m.env, ActorAPI)
-	e.Code = CodeCancelled
-	m.events = append(m.events, e)
+	if rapid.Bool().Draw(t, "expired") {
+		m.task.ExpiresAt = m.env.Now.Add(-time.Duration(rapid.IntRange(-2, 2).Draw(t, "ago")) * time.Second)
+		m.expire(t)
+		return
+	}
+	events, ok := m.task.Cancel(m.env, ActorAPI, CodeCancelled, "no longer wanted")
+	if !ok {
+		t.Fatalf("not cancelled in %s", m.task.State)
+	}
+	m.events = append(m.events, events...)
+}
+
+// expire ends a task that waits, from its time on, and where it was dispatched
+// from the grace after it on.
+func (m *machine) expire(t *rapid.T) {
+	const grace = time.Second
+	before := *m.task
+	due := !m.env.Now.Before(m.task.ExpiresAt)
+	if m.task.Dispatched() {
+		due = !m.env.Now.Before(m.task.ExpiresAt.Add(grace))
+	}
+	events, ok := m.task.Expire(m.env, grace)
+	if want := due && before.State != StateRunning; ok != want {
+		t.Fatalf("expired %t in %s, want %t", ok, before.State, want)
+	}
+	if !ok && (len(events) > 0 || !reflect.DeepEqual(before, *m.task)) {
+		t.Fatalf("not expired, but something changed: %+v", *m.task)
+	}
+	m.events = append(m.events, events...)
+	m.task.ExpiresAt = time.Time{}
 }
 
 // check is what must hold after every step.

@@ -12,9 +12,17 @@ const (
 	StreamDLQ = "stream:dlq"
 	// GroupWorkers consumes the task streams.
 	GroupWorkers = "cg:workers"
+	// KeyTombstones is a set in Redis: the deliveries of cancelled tasks that
+	// must not be started, as Pair.String writes them.
+	KeyTombstones = "penstock:tombstones"
 	// GroupOrchestrators consumes StreamResult and StreamDLQ.
 	GroupOrchestrators = "cg:orchestrators"
 )
+
+// QueueInternal is the queue of jobs that are moved by hand through the internal
+// run interface. No dispatcher, timer or reconciler touches it, no ordinary
+// task can be enqueued to it, and it has no stream.
+const QueueInternal = "internal-jobs"
 
 // Default names where a request leaves one out.
 const (
@@ -58,8 +66,19 @@ const (
 	FieldDelivery       = "delivery"
 	FieldTimeoutMS      = "timeout_ms"
 	FieldIdempotencyKey = "idempotency_key"
-	FieldTraceID        = "trace_id"
-	FieldEnqueuedAt     = "enqueued_at"
+	// FieldIdempotencyKeyKind is key or task: whether the key is an idempotency key
+	// or the id of a task without one. Left out where the key is this task's id if
+	// it is the latter.
+	FieldIdempotencyKeyKind = "idempotency_key_kind"
+	FieldIdempotencyScope   = "idempotency_scope"
+	FieldTraceID            = "trace_id"
+	FieldEnqueuedAt         = "enqueued_at"
+
+	FieldHeartbeatTimeoutMS = "heartbeat_timeout_ms"
+	FieldSolo               = "solo"
+	FieldScheduledAt        = "scheduled_at"
+	FieldApprovals          = "approvals"
+	FieldDependencies       = "dependencies"
 
 	FieldKind       = "kind"
 	FieldWorkerID   = "worker_id"
@@ -71,6 +90,7 @@ const (
 	FieldError      = "error"
 	FieldRetryable  = "retryable"
 	FieldDelayMS    = "delay_ms"
+	FieldApproval   = "approval"
 
 	FieldDLQID      = "dlq_id"
 	FieldRetryCount = "retry_count"

@@ -40,6 +40,8 @@ func TestEventTypesAreTheContracts(t *testing.T) {
 		"task.succeeded", "task.retry_scheduled", "task.interrupted", "task.reclaimed", "task.dlq", "task.failed",
 		"task.cancelled", "task.transition_rejected", "approval.requested", "approval.approved", "approval.rejected",
 		"dlq.requeued", "dlq.discard_proposed", "dlq.discarded", "alert.raised",
+		"dlq.expired",      // docs/decisions/0008
+		"task.rescheduled", // docs/decisions/0017
 	}
 	if got := EventTypes(); !slices.Equal(got, want) {
 		t.Errorf("EventTypes() = %q, want %q", got, want)

@@ -128,15 +128,36 @@ func (p RetryPolicy) Jitter(seed []byte, id ID, retryCount int) time.Duration {
 	if p.JitterMaxMS <= 0 {
 		return 0
 	}
+	return draw(seed, id, uint64(retryCount), p.JitterMaxMS)
+}
+
+// draw is a whole number of milliseconds from 0 to maxMS, by a hash of the rest.
+func draw(seed []byte, id ID, n uint64, maxMS int64) time.Duration {
 	h := sha256.New()
 	h.Write(seed)
 	h.Write(id[:])
-	var n [8]byte
-	binary.BigEndian.PutUint64(n[:], uint64(retryCount))
-	h.Write(n[:])
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], n)
+	h.Write(b[:])
 	x := binary.BigEndian.Uint64(h.Sum(nil))
-	hi, _ := bits.Mul64(x, uint64(p.JitterMaxMS)+1)
+	hi, _ := bits.Mul64(x, uint64(maxMS)+1)
 	return time.Duration(hi) * time.Millisecond
+}
+
+// Bounds of Spread.
+const spreadStepMS, maxSpreadMS = 1000, 30_000
+
+// Spread is how long a task that was interrupted again waits before it is
+// dispatched, so that many that were lost together, more than once, do not all
+// come back at the same moment: nothing after the first interruption, then up to
+// 1 s, 2 s and so on, at most 30 s. Like Jitter it is a pure function of its
+// arguments.
+func Spread(seed []byte, id ID, interruptions int) time.Duration {
+	if interruptions < 2 {
+		return 0
+	}
+	const interruption = 1 << 63 // other numbers than those of retries
+	return draw(seed, id, interruption|uint64(interruptions), min(int64(interruptions-1)*spreadStepMS, maxSpreadMS))
 }
 
 // Delay is the whole delay before retry number retryCount: backoff plus jitter.

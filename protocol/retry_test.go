@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -237,5 +238,77 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"jitter_max_ms", with(ok, func(p *RetryPolicy) { p.JitterMaxMS = maxDelayMS + 1 })},
 	} {
 		wantFault(t, tt.policy.Validate(), "retry_policy."+tt.field)
+	}
+}
+
+// A task with max_retries 1000 and a base of 1 h goes through all of its
+// retries: each strategy grows to its maximum and stays there, and nothing
+// overflows.
+func TestThousandRetriesSaturate(t *testing.T) {
+	t.Parallel()
+	const hour, month = int64(3_600_000), int64(30 * 24 * 3_600_000)
+	for _, tt := range []struct {
+		policy RetryPolicy
+		from   int   // the first retry that waits the maximum
+		most   int64 // without jitter
+	}{
+		{RetryPolicy{Strategy: StrategyExponential, BaseMS: hour, MaxBackoffMS: month, JitterMaxMS: 300}, 11, month},
+		{RetryPolicy{Strategy: StrategyExponential, BaseMS: hour, MaxBackoffMS: maxDelayMS, JitterMaxMS: maxDelayMS}, 15, maxDelayMS},
+		{RetryPolicy{Strategy: StrategyLinear, BaseMS: hour, MaxBackoffMS: month, JitterMaxMS: 300}, 720, month},
+		{RetryPolicy{Strategy: StrategyFixed, BaseMS: hour, MaxBackoffMS: hour, JitterMaxMS: 300}, 1, hour},
+		{RetryPolicy{Strategy: StrategySchedule, BaseMS: 1, MaxBackoffMS: 1, JitterMaxMS: 300, ScheduleMS: []int64{hour, 24 * hour, month}}, 3, month},
+	} {
+		t.Run(fmt.Sprint(tt.policy.Strategy, " to ", tt.most), func(t *testing.T) {
+			t.Parallel()
+			if err := tt.policy.Validate(); err != nil {
+				t.Fatal(err)
+			}
+			s := newSim(t, testID(1), scenarioSeed, &scenario{maxRetries: MaxRetriesLimit, policy: tt.policy})
+			for n := 1; n <= MaxRetriesLimit; n++ {
+				s.run(fail)
+				wait := s.waits[n-1].Milliseconds() - tt.policy.Jitter(s.env.Seed, testID(1), n).Milliseconds()
+				if s.task.Attempt != n+1 || wait < 1 || wait > tt.most || (wait == tt.most) != (n >= tt.from) || !s.task.NextRetryAt.After(s.env.Now) {
+					t.Fatalf("retry %d waits %d ms, until %s", n, wait, s.task.NextRetryAt)
+				}
+			}
+			s.run(fail)
+			if s.task.State != StateDLQPending || s.task.Code != CodeRetryExhausted {
+				t.Errorf("then it is %s, %s", s.task.State, s.task.Code)
+			}
+			wantSound(t, scenarioSeed, s.events)
+		})
+	}
+	for _, n := range []int{MaxRetriesLimit + 1, math.MaxInt32, math.MaxInt} {
+		for _, strategy := range []Strategy{StrategyExponential, StrategyLinear, StrategyFixed} {
+			p := RetryPolicy{Strategy: strategy, BaseMS: maxDelayMS, MaxBackoffMS: maxDelayMS, JitterMaxMS: maxDelayMS}
+			if d := p.Backoff(n).Milliseconds(); d != maxDelayMS {
+				t.Errorf("%s: retry %d waits %d ms", strategy, n, d)
+			}
+		}
+	}
+}
+
+// Zero and negative values are refused with the field's name.
+func TestValidateRefusesZeroAndNegative(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		field string
+		zero  bool // zero is refused as well
+		set   func(*RetryPolicy, int64)
+	}{
+		{"base_ms", true, func(p *RetryPolicy, v int64) { p.BaseMS = v }},
+		{"max_backoff_ms", true, func(p *RetryPolicy, v int64) { p.MaxBackoffMS = v }},
+		{"jitter_max_ms", false, func(p *RetryPolicy, v int64) { p.JitterMaxMS = v }},
+		{"schedule_ms", true, func(p *RetryPolicy, v int64) { p.Strategy, p.ScheduleMS = StrategySchedule, []int64{1000, v} }},
+	} {
+		for _, v := range []int64{0, -1, -1000, math.MinInt64} {
+			p := DefaultRetryPolicy()
+			tt.set(&p, v)
+			if err := p.Validate(); v < 0 || tt.zero {
+				wantFault(t, err, "retry_policy."+tt.field)
+			} else if err != nil {
+				t.Errorf("%s = %d: %v", tt.field, v, err)
+			}
+		}
 	}
 }

@@ -76,7 +76,7 @@ var transitions = []Transition{
 	{StateRunning, StateWaitingApproval, "handler asks for approval"},
 	{StateRunning, StateDLQPending, "not retryable or retries exhausted"},
 	{StateRetrying, StateDLQPending, "given up"},
-	{StateInterrupted, StateDLQPending, "too many interruptions"},
+	{StateInterrupted, StateDLQPending, "too many interruptions, or no worker knows the type"},
 	{StateQueued, StateInterrupted, "worker lost or handed back"},
 	{StateRetrying, StateInterrupted, "worker lost or handed back"},
 	{StateRunning, StateInterrupted, "worker lost or handed back"},

@@ -18,27 +18,49 @@ type Request struct {
 	// At is when to run; Delay is how long to wait. At most one may be set.
 	At    time.Time
 	Delay time.Duration
-	// Timeout is the start-to-close timeout of one execution.
+	// Timeout is the start-to-close timeout of one execution; 0: the server's
+	// default for the type.
 	Timeout time.Duration
+	// ExpiresAt is the time after which no execution starts, a retry's neither: a
+	// task that waits then is cancelled (TASK_EXPIRED). StartWithin is the same,
+	// counted from when the task is due first. At most one may be set.
+	ExpiresAt   time.Time
+	StartWithin time.Duration
+	// HeartbeatTimeout is how long an execution may go without RecordProgress or
+	// Heartbeat; 0: the server's default for the type.
+	HeartbeatTimeout time.Duration
 	// MaxRetries is the number of additional attempts; nil: the server's
-	// default.
+	// default for the type.
 	MaxRetries *int
-	// Retry spaces the attempts; nil: the server's default.
+	// Retry spaces the attempts; nil: the server's default for the type, as it
+	// is at the time of each failure.
 	Retry *Retry
 	// Key and Scope make the request idempotent beyond its TaskID.
 	Key, Scope string
-	Tenant     string
-	Queue      string
-	TraceID    string
+	// DependsOn are the ids of tasks of the same tenant that must have ended before
+	// this one starts, at most 10,000. If one does not succeed this one is cancelled,
+	// or runs all the same with DespiteFailures.
+	DependsOn       []string
+	DespiteFailures bool
+	Tenant          string
+	Queue           string
+	TraceID         string
 }
 
-// Retry spaces the attempts of a task.
+// Retry spaces the attempts of a task. Every zero field takes what the server
+// has configured for the task's type.
 type Retry struct {
-	// Strategy is "exponential" (default), "linear", "fixed" or "schedule".
+	// Strategy is "exponential", "linear", "fixed" or "schedule".
 	Strategy string
-	// Base, MaxBackoff and JitterMax default to 1 s, 30 s and 300 ms.
-	Base, MaxBackoff, JitterMax time.Duration
-	// Schedule lists the delays of strategy "schedule"; the last one repeats.
+	// Base is the delay before the first retry. MaxBackoff bounds a delay before
+	// jitter; a Base above the configured bound raises it.
+	Base, MaxBackoff time.Duration
+	// JitterMax is the largest random addition to a delay. NoJitter asks for
+	// none; JitterMax must then be zero.
+	JitterMax time.Duration
+	NoJitter  bool
+	// Schedule lists the delays of strategy "schedule", whole milliseconds; the
+	// last one repeats.
 	Schedule []time.Duration
 }
 
@@ -75,6 +97,17 @@ func Delay(d time.Duration) Option { return func(r *Request) { r.Delay = d } }
 
 // Timeout bounds each execution.
 func Timeout(d time.Duration) Option { return func(r *Request) { r.Timeout = d } }
+
+// ExpiresAt cancels the task if it waits for a worker, or for its next retry, at
+// this time.
+func ExpiresAt(t time.Time) Option { return func(r *Request) { r.ExpiresAt = t } }
+
+// StartWithin is ExpiresAt counted from when the task is due first.
+func StartWithin(d time.Duration) Option { return func(r *Request) { r.StartWithin = d } }
+
+// HeartbeatTimeout bounds how long each execution may go without RecordProgress
+// or Heartbeat.
+func HeartbeatTimeout(d time.Duration) Option { return func(r *Request) { r.HeartbeatTimeout = d } }
 
 // MaxRetries sets the number of additional attempts after the first.
 func MaxRetries(n int) Option { return func(r *Request) { r.MaxRetries = &n } }

@@ -50,13 +50,24 @@ type Info struct {
 	// IdempotencyKey is the producer's key, else TaskID. It stays the same
 	// over all attempts: pass it to systems that remove duplicates.
 	IdempotencyKey string
+	// IdempotencyKeyOwn: the producer gave no key, so that IdempotencyKey is a task's
+	// id: this one's, or that of the one it was requeued from.
+	IdempotencyKeyOwn bool
+	// IdempotencyScope is where the producer's key is unique; without one, Tenant.
+	IdempotencyScope string
 	// TraceID is the id under which this run is logged.
 	TraceID string
 	// Timeout is the start-to-close timeout of this execution.
 	Timeout time.Duration
+	// HeartbeatTimeout is how long the handler may go without RecordProgress or
+	// Heartbeat; 0: as long as it likes.
+	HeartbeatTimeout time.Duration
 	// EnqueuedAt is when the entry was put into the stream, by the
 	// orchestrator's clock.
 	EnqueuedAt time.Time
+	// ScheduledAt is the fire time for which a recurring schedule made the task,
+	// whole milliseconds; zero: none did.
+	ScheduledAt time.Time
 	// MessageID is the stream entry.
 	MessageID string
 }
@@ -97,9 +108,10 @@ type Raw struct {
 // Handler runs executions of one type. The returned value is the task's
 // result; nil is stored as null. An error is classified with Permanent,
 // RetryAfter and Snooze; any other is retried by the task's policy. The
-// context ends at the start-to-close timeout, when the lease is lost (cause
-// ErrLeaseLost), or when the worker's grace period for shutdown is over (cause
-// ErrShutdown).
+// context ends at the start-to-close timeout (cause ErrTimeout), when no progress
+// was reported for the heartbeat timeout (ErrHeartbeatTimeout), when the lease is
+// lost (ErrLeaseLost), when the task was cancelled (ErrCancelled), or when the
+// worker's grace period for shutdown is over (ErrShutdown).
 type Handler func(ctx context.Context, r *Raw) (json.RawMessage, error)
 
 // Typed makes a Handler of a function over a decoded payload. A payload that
@@ -122,8 +134,14 @@ var (
 	// ErrLeaseLost: another worker owns the task now; this execution's outcome
 	// will be refused.
 	ErrLeaseLost = errors.New("task: lease lost: another worker owns the task")
+	// ErrCancelled: the task was cancelled; whatever the handler returns changes
+	// nothing.
+	ErrCancelled = errors.New("task: cancelled")
 	// ErrTimeout: the start-to-close timeout passed.
 	ErrTimeout = errors.New("task: start-to-close timeout")
+	// ErrHeartbeatTimeout: the handler has not called RecordProgress or Heartbeat
+	// for its task's heartbeat timeout.
+	ErrHeartbeatTimeout = errors.New("task: heartbeat timeout")
 	// ErrShutdown: the worker's grace period is over; the task is handed back
 	// and restarts elsewhere without spending a retry.
 	ErrShutdown = errors.New("task: worker is shutting down")

@@ -2,7 +2,9 @@ package tasktest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/penstock-dev/penstock/protocol"
@@ -18,10 +20,21 @@ type settings struct {
 	ctx   context.Context
 	cause error           // the context ends with it
 	when  <-chan struct{} // and when; nil: before the handler starts
+
+	effects *Effects
+	grants  []protocol.Grant
+
+	mu       sync.Mutex
+	progress []json.RawMessage
 }
 
 // TaskID sets the task's id; default "test-task".
 func TaskID(id string) Option { return func(s *settings) { s.entry.TaskID = id } }
+
+// IdempotencyScope sets the scope of the producer's key; default: the tenant.
+func IdempotencyScope(scope string) Option {
+	return func(s *settings) { s.entry.IdempotencyScope = scope }
+}
 
 // IdempotencyKey sets the producer's key; default: the task's id.
 func IdempotencyKey(key string) Option { return func(s *settings) { s.entry.IdempotencyKey = key } }
@@ -39,6 +52,13 @@ func Delivery(n int64) Option { return func(s *settings) { s.entry.Delivery = n 
 // in a testing/synctest bubble.
 func Timeout(d time.Duration) Option { return func(s *settings) { s.entry.Timeout = d } }
 
+// HeartbeatTimeout bounds how long the handler may go without
+// task.RecordProgress or task.Heartbeat; default: not at all. It is fake time in a
+// testing/synctest bubble.
+func HeartbeatTimeout(d time.Duration) Option {
+	return func(s *settings) { s.entry.HeartbeatTimeout = d }
+}
+
 // Tenant sets whose task it is; default "default".
 func Tenant(name string) Option { return func(s *settings) { s.entry.Tenant = name } }
 
@@ -53,7 +73,7 @@ func TraceID(id string) Option { return func(s *settings) { s.entry.TraceID = id
 func Context(ctx context.Context) Option { return func(s *settings) { s.ctx = ctx } }
 
 // Cancelled ends the handler's context before the handler starts. cause is
-// task.ErrTimeout, task.ErrLeaseLost or task.ErrShutdown.
+// task.ErrTimeout, task.ErrCancelled, task.ErrLeaseLost or task.ErrShutdown.
 func Cancelled(cause error) Option { return func(s *settings) { s.cause, s.when = cause, nil } }
 
 // CancelledWhen ends the handler's context with cause once ch is closed. For a

@@ -18,10 +18,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/penstock-dev/penstock/internal/execute"
+	"github.com/penstock-dev/penstock/internal/once"
 	"github.com/penstock-dev/penstock/protocol"
 	"github.com/penstock-dev/penstock/task"
 )
@@ -40,13 +42,20 @@ const (
 	// Released: it was cancelled by a shutdown or a lost lease; the task
 	// restarts elsewhere without spending a retry.
 	Released = Kind(protocol.OutcomeReleased)
+	// Waiting: it asked a person; the task waits, and runs again once they have
+	// decided. See Outcome.Approval.
+	Waiting = Kind(protocol.OutcomeApprovalNeeded)
+	// Lost: its process counts as dead (package inject), so a worker would
+	// report nothing; the task runs again after the visibility timeout, without
+	// spending a retry.
+	Lost = Kind("lost")
 )
 
 // Outcome is what a worker would report, and what it does to the task.
 type Outcome struct {
 	Kind Kind
 	// State is the task's state afterwards: "succeeded", "retrying",
-	// "interrupted", or "dlq_pending" if the task is given up.
+	// "interrupted", "waiting_approval", or "dlq_pending" if the task is given up.
 	State string
 	// Result is the task's result as JSON; see Decode.
 	Result json.RawMessage
@@ -63,6 +72,11 @@ type Outcome struct {
 	// Delay is what RetryAfter or Snooze asked for; negative if the retry
 	// policy decides.
 	Delay time.Duration
+	// Progress is what the handler reported with task.RecordProgress, in order. A
+	// worker sends only the latest report with each of its heartbeats.
+	Progress []json.RawMessage
+	// Approval is what a Waiting one asked for, a JSON object.
+	Approval json.RawMessage
 	// Stack is the stack of a panic.
 	Stack string
 }
@@ -113,22 +127,44 @@ func RunRaw(t testing.TB, typ string, h task.Handler, payload json.RawMessage, o
 	}
 	s.entry.ID, _ = protocol.ResolveTaskID(s.entry.Tenant, s.entry.TaskID, time.Now())
 	if s.entry.IdempotencyKey == "" {
-		s.entry.IdempotencyKey = s.entry.TaskID
+		s.entry.IdempotencyKey, s.entry.KeyOwn = s.entry.TaskID, true
 	}
-	if s.entry.Attempt < 1 || s.entry.Delivery < 1 || s.entry.MaxRetries < 0 || s.entry.Timeout <= 0 {
-		t.Fatalf("tasktest: attempt and delivery start at 1, max retries at 0, and a timeout is above 0; got %d, %d, %d, %s",
-			s.entry.Attempt, s.entry.Delivery, s.entry.MaxRetries, s.entry.Timeout)
+	if s.entry.IdempotencyScope == "" || s.entry.KeyOwn {
+		s.entry.IdempotencyScope = s.entry.Tenant
+	}
+	if s.entry.Attempt < 1 || s.entry.Delivery < 1 || s.entry.MaxRetries < 0 || s.entry.Timeout <= 0 || s.entry.HeartbeatTimeout < 0 {
+		t.Fatalf("tasktest: attempt and delivery start at 1, max retries at 0, and timeouts are above 0; got %d, %d, %d, %s and %s",
+			s.entry.Attempt, s.entry.Delivery, s.entry.MaxRetries, s.entry.Timeout, s.entry.HeartbeatTimeout)
 	}
 	ctx, stop := s.context()
 	defer stop()
 	o := &protocol.Outcome{ID: s.entry.ID, Delivery: s.entry.Delivery, StartedAt: time.Now(), Delay: -1}
 	raw := &task.Raw{Info: execute.InfoOf(&s.entry, s.queue, "0-1"), Payload: payload}
-	err := execute.Run(ctx, h, raw, func() *protocol.Outcome { return o })
-	return s.outcome(o, err)
+	if s.effects == nil {
+		s.effects = NewEffects()
+	}
+	err := execute.Run(execute.WithApprovals(once.With(ctx, s.effects.begin(&s.entry)), s.entry.Approvals), h, raw, s.record, func() *protocol.Outcome { return o })
+	out := s.outcome(o, err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out.Progress = slices.Clone(s.progress)
+	return out
+}
+
+// record keeps what the handler reports.
+func (s *settings) record(detail json.RawMessage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if detail != nil {
+		s.progress = append(s.progress, detail)
+	}
 }
 
 // outcome adds what the state machine makes of the execution.
 func (s *settings) outcome(o *protocol.Outcome, err error) *Outcome {
+	if errors.Is(err, execute.ErrAbandoned) {
+		return &Outcome{Kind: Lost, State: string(protocol.StateInterrupted), Err: err, Message: err.Error(), Delay: -1}
+	}
 	row := &protocol.Task{
 		ID: s.entry.ID, State: protocol.StateRunning, Attempt: s.entry.Attempt, MaxRetries: s.entry.MaxRetries,
 		Delivery: s.entry.Delivery, Policy: protocol.DefaultRetryPolicy(),
@@ -136,7 +172,7 @@ func (s *settings) outcome(o *protocol.Outcome, err error) *Outcome {
 	row.ApplyOutcome(o, protocol.Env{Now: time.Now()})
 	out := &Outcome{
 		Kind: Kind(o.Kind), State: string(row.State), Result: o.Result, Err: err, Message: o.Error, Code: string(o.Code),
-		Retryable: o.Retryable, Delay: o.Delay,
+		Retryable: o.Retryable, Delay: o.Delay, Approval: o.Approval,
 	}
 	if err == nil && o.Kind != protocol.OutcomeSucceeded { // its result can't be stored
 		out.Err = errors.New(o.Error)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -113,6 +114,44 @@ func TestTimeoutIsFakeTimeInABubble(t *testing.T) {
 			t.Errorf("got %s, want a retryable TASK_TIMEOUT", out)
 		}
 	})
+}
+
+func TestProgressAndHeartbeatTimeout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		out := tasktest.Run(t, double, func(ctx context.Context, _ *task.Job[args]) error {
+			for n := range 3 {
+				<-time.After(50 * time.Second) // fake time
+				if err := task.RecordProgress(ctx, n); err != nil {
+					return err
+				}
+			}
+			if err := task.RecordProgress(ctx, strings.Repeat("x", 5000)); !task.IsInvalidInput(err) {
+				t.Errorf("a report of 5 kB: %v", err)
+			}
+			if err := task.RecordProgress(ctx, make(chan int)); !task.IsInvalidInput(err) {
+				t.Errorf("a report that has no JSON form: %v", err)
+			}
+			<-time.After(50 * time.Second)
+			if err := task.Heartbeat(ctx); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			if err := task.RecordProgress(ctx, "late"); !errors.Is(err, task.ErrHeartbeatTimeout) || !errors.Is(context.Cause(ctx), task.ErrHeartbeatTimeout) {
+				t.Errorf("a late report: %v, cause %v", err, context.Cause(ctx))
+			}
+			return ctx.Err()
+		}, args{}, tasktest.Timeout(time.Hour), tasktest.HeartbeatTimeout(time.Minute))
+		if out.Code != "TASK_TIMEOUT" || !out.Retryable || !strings.HasPrefix(out.Message, "heartbeat timeout: no progress for 1m0s: ") {
+			t.Errorf("got %s, want a retryable TASK_TIMEOUT", out)
+		}
+		if got := fmt.Sprintf("%s", out.Progress); got != "[0 1 2]" {
+			t.Errorf("progress %s", got)
+		}
+	})
+	if err := errors.Join(task.RecordProgress(t.Context(), 1), task.Heartbeat(t.Context())); err != nil {
+		t.Errorf("outside of a worker: %v", err)
+	}
 }
 
 func TestCancelledWhen(t *testing.T) {

@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/penstock-dev/penstock/internal/chaosproxy"
 	"github.com/penstock-dev/penstock/internal/testkit"
 	"github.com/penstock-dev/penstock/protocol"
 	"github.com/penstock-dev/penstock/task"
@@ -136,8 +139,8 @@ func TestASecondSignalEndsTheGrace(t *testing.T) {
 	default:
 	}
 	kill()
-	if err := receive(t, "the worker ends", done); err != nil {
-		t.Errorf("Run: %v", err)
+	if err := receive(t, "the worker ends", done); !errors.Is(err, worker.ErrSecondSignal) || !errors.Is(err, context.Canceled) {
+		t.Errorf("Run: %v, want ErrSecondSignal", err)
 	}
 	got := must(b.client.Get(t.Context(), "", id))
 	if got.Interruptions != 0 || got.RetryCount != 0 {
@@ -180,5 +183,40 @@ func TestDrainWithGarbageInHand(t *testing.T) {
 	receive(t, "the worker stops", stopped)
 	if ps := b.pending("default"); len(ps) != 0 {
 		t.Errorf("pending: %v", ps)
+	}
+}
+
+// A read was carried out and its reply got lost; the worker is stopped before it
+// has looked again. What it was given is handed back all the same.
+func TestDrainHandsBackWhatALostReplyLeft(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	proxy := chaosproxy.Redis(t, b.RedisURL)
+	behind := b.Stores
+	behind.RedisURL = proxy.URL
+	w := behind.StartWorker(t, worker.Options{VisibilityTimeout: time.Minute}, func(w *worker.Worker) {
+		w.HandleRaw("t", func(context.Context, *task.Raw) (json.RawMessage, error) { return nil, nil })
+	})
+	testkit.Eventually(t, "the worker is ready", func() (bool, string) { return w.Ready(), "" })
+	proxy.Down(true)
+	testkit.Eventually(t, "its reads fail", func() (bool, string) { return !w.Ready(), "ready" })
+	id := b.enqueue(task.Request{})
+	testkit.Eventually(t, "the entry is given to it", func() (bool, string) {
+		res, err := b.redis.XReadGroup(t.Context(), &redis.XReadGroupArgs{
+			Group: protocol.GroupWorkers, Consumer: w.ID(), Streams: []string{protocol.StreamTask, ">"}, Count: 1, Block: -1,
+		}).Result()
+		return len(res) == 1, fmt.Sprint(err)
+	})
+	proxy.Down(false)
+	w.Stop(t) // it may have looked in between, and run the task
+	if ps := b.pending("default"); len(ps) != 0 {
+		t.Errorf("pending: %v", ps)
+	}
+	if got := b.consumers("default"); slices.Contains(got, w.ID()) {
+		t.Errorf("consumers %v: the worker has not left", got)
+	}
+	b.raw(worker.Options{}, func(context.Context, *task.Raw) (json.RawMessage, error) { return nil, nil })
+	if got := b.wait(id); got.State != "succeeded" || got.Interruptions != 0 || got.Attempt != 1 {
+		t.Errorf("%v, want it to succeed at once", got)
 	}
 }

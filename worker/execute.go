@@ -20,14 +20,22 @@ type execution struct {
 	entryID string
 	task    *protocol.TaskEntry // nil if the entry is no task
 	worker  string
-	started time.Time
+	started time.Time // zero while a suspect waits; written under both mutexes
 	cancel  context.CancelCauseFunc
 
 	mu        sync.Mutex
-	concluded bool      // an outcome was decided
-	claimed   bool      // the claim is being reported on its own, or has been
-	claimAt   time.Time // when to report the claim on its own
-	lost      bool      // another consumer owns the entry: never acknowledge it
+	concluded bool            // an outcome was decided
+	stuck     bool            // that of a handler that ignores its timeout
+	claimed   bool            // the claim is being reported on its own, or has been
+	claimAt   time.Time       // when to report the claim on its own
+	seen      streams.Content // what Redis held before the entry was fetched
+	lost      bool            // another consumer owns the entry: never acknowledge it
+	abandoned bool            // left to be reclaimed: never renew its lease
+	calledOff bool            // it does not count any more
+	// cancelledAt is when it was called off because its task was cancelled.
+	cancelledAt time.Time
+	progress    progress
+	share       func() // of a suspect: let others start beside it
 }
 
 // conclude returns an empty outcome for the execution the first time it is
@@ -51,8 +59,8 @@ func (x *execution) outcome() *protocol.Outcome {
 
 // start begins one entry; a slot and a place among the unsettled are held
 // already.
-func (w *Worker) start(ctx context.Context, queue, stream string, e streams.Entry) {
-	x := &execution{key: stream + " " + e.ID, stream: stream, entryID: e.ID, worker: w.id, cancel: func(error) {}}
+func (w *Worker) start(ctx context.Context, queue, stream string, e streams.Entry, seen streams.Content) {
+	x := &execution{key: stream + " " + e.ID, stream: stream, entryID: e.ID, seen: seen, worker: w.id, cancel: func(error) {}}
 	if e.Values == nil { // deleted while pending: only to be acknowledged
 		w.add(x)
 		w.release(1)
@@ -84,6 +92,10 @@ func (w *Worker) start(ctx context.Context, queue, stream string, e streams.Entr
 		w.submit(x, o)
 		return
 	}
+	if t.Solo {
+		w.startSolo(ctx, x, h, queue)
+		return
+	}
 	w.done.Add(1)
 	run, cancel := context.WithCancelCause(context.Background())
 	x.started, x.cancel = time.Now(), cancel
@@ -93,7 +105,7 @@ func (w *Worker) start(ctx context.Context, queue, stream string, e streams.Entr
 }
 
 // add makes the execution visible to what looks after leases. Its fields are
-// set; those above the mutex never change again.
+// set; those above the mutex never change again, but for a suspect's start.
 func (w *Worker) add(x *execution) {
 	w.mu.Lock()
 	w.running[x.key] = x
@@ -124,6 +136,7 @@ func (w *Worker) execute(ctx context.Context, x *execution, h task.Handler, queu
 	defer w.done.Done()
 	defer w.release(1)
 	defer x.cancel(context.Canceled)
+	defer w.freed(x)
 	t := x.task
 	returned := false
 	defer func() {
@@ -137,13 +150,19 @@ func (w *Worker) execute(ctx context.Context, x *execution, h task.Handler, queu
 		}
 	}()
 	var o *protocol.Outcome
-	err := execute.Run(ctx, h, &task.Raw{Info: execute.InfoOf(t, queue, x.entryID), Payload: t.Payload}, func() *protocol.Outcome {
+	ctx = execute.WithDependencies(execute.WithApprovals(w.withLedger(ctx, x), t.Approvals), t.Dependencies, w.allDependencies(x))
+	err := execute.Run(ctx, h, &task.Raw{Info: execute.InfoOf(t, queue, x.entryID), Payload: t.Payload}, x.report, func() *protocol.Outcome {
 		o = x.conclude()
 		return o
 	})
 	returned = true
 	if o == nil {
-		w.o.Log.Warn("handler returned after its task was given up here; its outcome is dropped", "type", t.Type, "task_id", t.TaskID)
+		w.o.Log.Warn("handler returned after its task was given up here; its outcome is dropped", "type", t.Type, "task_id", t.TaskID,
+			"ran", time.Since(x.started).Round(time.Millisecond))
+		return
+	}
+	if errors.Is(err, execute.ErrAbandoned) {
+		w.abandon(x)
 		return
 	}
 	if _, ok := errors.AsType[*execute.PanicError](err); ok { // its words may hold a payload: they are in the outcome only

@@ -21,23 +21,28 @@ func (w *Worker) fetch(ctx context.Context, queue string) {
 	from := streams.History // what a lost reply may have left
 	pause := minPause
 	quiet, idle := false, false
+	lost := false // a read failed, and the history has not been read since
+	beat := w.watchFetch(queue)
 	for {
+		beat.Rest()
 		n := w.acquire(ctx, idle)
 		if n == 0 {
+			if lost {
+				w.returnLost(ctx, queue, stream)
+			}
 			return
 		}
-		asked := time.Now()
-		es, err := w.redis.Read(context.WithoutCancel(ctx), stream, protocol.GroupWorkers, w.id, from, n)
+		beat.Alive()
+		asked, seen := time.Now(), w.seen()
+		es, tombstones, err := w.redis.ReadTasks(context.WithoutCancel(ctx), stream, protocol.GroupWorkers, w.id, from, n)
 		if err != nil {
 			w.giveBack(n)
-			if ctx.Err() != nil {
-				return
-			}
-			if !quiet {
+			lost = true
+			if !quiet && ctx.Err() == nil {
 				w.o.Log.Warn("cannot fetch; trying again", "queue", queue, "error", err, "group_missing", streams.LostGroup(err))
 				quiet = true
 			}
-			w.ready.Store(streams.LostGroup(err)) // waiting for the orchestrator to make the group is fine
+			w.unfetched(ctx, beat, err)
 			from = streams.History
 			select {
 			case <-ctx.Done():
@@ -50,7 +55,6 @@ func (w *Worker) fetch(ctx context.Context, queue string) {
 			w.o.Log.Info("fetching again", "queue", queue)
 		}
 		pause, quiet = minPause, false
-		w.ready.Store(true)
 		history := from != streams.Fresh
 		switch {
 		case history && len(es) == 0:
@@ -58,15 +62,58 @@ func (w *Worker) fetch(ctx context.Context, queue string) {
 		case history:
 			from = es[len(es)-1].ID
 		}
-		idle = len(es) == 0
+		idle, lost = len(es) == 0, lost && from != streams.Fresh
 		es, err = w.mine(ctx, stream, es, asked, history)
+		var dead []bool
+		if err == nil {
+			dead, err = w.tombstoned(ctx, es, tombstones)
+		}
 		if err != nil {
-			w.o.Log.Warn("ownership not known; entries are left for later", "queue", queue, "error", err)
-			from = streams.History
+			w.o.Log.Warn("entries are left for later: their owner, or whether they were cancelled, is not known", "queue", queue, "error", err)
+			es, from = nil, streams.History
+			beat.Fail("cannot tell which of its entries to run")
+		} else {
+			beat.Mark()
 		}
 		w.giveBack(n - len(es))
-		for _, e := range es {
-			w.start(ctx, queue, stream, e)
+		w.startAll(ctx, queue, stream, es, seen, dead)
+	}
+}
+
+// returnLost hands back what reads whose reply was lost have left with this
+// worker, which is stopping: the tasks would have to wait for the visibility
+// timeout. It does what it can at once: slots that are taken are not waited for.
+func (w *Worker) returnLost(ctx context.Context, queue, stream string) {
+	n := 0
+	for n < w.o.Concurrency && w.tryAcquire() {
+		n++
+	}
+	if n == 0 {
+		return
+	}
+	work := context.WithoutCancel(ctx)
+	es, err := w.redis.Read(work, stream, protocol.GroupWorkers, w.id, streams.History, n)
+	if err == nil {
+		es, err = w.mine(ctx, stream, es, time.Now(), true)
+	}
+	if err != nil {
+		w.o.Log.Warn("what a lost reply may have left is reclaimed after the visibility timeout", "queue", queue, "error", err)
+		es = nil
+	}
+	w.giveBack(n - len(es))
+	w.startAll(ctx, queue, stream, es, streams.Content{}, make([]bool, len(es)))
+}
+
+// startAll starts entries but those whose task was cancelled.
+func (w *Worker) startAll(ctx context.Context, queue, stream string, es []streams.Entry, seen streams.Content, dead []bool) {
+	if w.enter() {
+		defer w.done.Done()
+	}
+	for i, e := range es {
+		if dead[i] {
+			w.skip(stream, e)
+		} else {
+			w.start(ctx, queue, stream, e, seen)
 		}
 	}
 }
@@ -77,13 +124,8 @@ func (w *Worker) fetch(ctx context.Context, queue string) {
 // quiet queue does not hold slots that another needs. It returns 0 when ctx
 // ends.
 func (w *Worker) acquire(ctx context.Context, idle bool) int {
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || !w.acquireSlot(ctx) {
 		return 0
-	}
-	select {
-	case <-ctx.Done():
-		return 0
-	case <-w.slots:
 	}
 	select {
 	case <-ctx.Done():
@@ -100,6 +142,27 @@ func (w *Worker) acquire(ctx context.Context, idle bool) int {
 		n++
 	}
 	return n
+}
+
+// acquireSlot takes a slot while the gate is open; false when ctx ends.
+func (w *Worker) acquireSlot(ctx context.Context) bool {
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-w.slots:
+		}
+		shut := w.gate.shut()
+		if shut == nil {
+			return true
+		}
+		w.release(1) // it is a suspect's turn
+		select {
+		case <-ctx.Done():
+			return false
+		case <-shut:
+		}
+	}
 }
 
 func (w *Worker) tryAcquire() bool {
@@ -159,7 +222,7 @@ func (w *Worker) mine(ctx context.Context, stream string, es []streams.Entry, as
 				held = append(held, ids[i])
 			}
 		}
-		err = w.redis.Renew(context.WithoutCancel(ctx), stream, protocol.GroupWorkers, w.id, held)
+		_, err = w.redis.Renew(context.WithoutCancel(ctx), stream, protocol.GroupWorkers, w.id, held)
 	}
 	if err != nil {
 		return nil, err

@@ -17,12 +17,14 @@ func TestFromEnv(t *testing.T) { // sets the environment: not parallel
 	for k, v := range map[string]string{
 		"PENSTOCK_REDIS_URL": "redis://localhost:1/3", "PENSTOCK_QUEUES": "a, b", "PENSTOCK_CONCURRENCY": "7",
 		"PENSTOCK_VISIBILITY_TIMEOUT": "90s", "PENSTOCK_SHUTDOWN_GRACE": "3s", "PENSTOCK_START_DEADLINE": "4s",
+		"PENSTOCK_ORCHESTRATOR_URL": "http://a,https://b", "PENSTOCK_ORCHESTRATOR_TOKEN": "some-token", "PENSTOCK_HEARTBEAT_INTERVAL": "5s",
 	} {
 		t.Setenv(k, v)
 	}
 	want := worker.Options{
 		RedisURL: "redis://localhost:1/3", Queues: []string{"a", "b"}, Concurrency: 7,
 		VisibilityTimeout: 90 * time.Second, ShutdownGrace: 3 * time.Second, StartDeadline: 4 * time.Second,
+		OrchestratorURL: "http://a,https://b", OrchestratorToken: "some-token", HeartbeatInterval: 5 * time.Second,
 	}
 	if got := worker.FromEnv(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -49,6 +51,9 @@ func TestNewRefusesWrongOptions(t *testing.T) {
 		`queue "a b"`:                      func(o *worker.Options) { o.Queues = []string{"a b"} },
 		`queue ""`:                         func(o *worker.Options) { o.Queues = []string{""} },
 		"visibility timeout is 299ms":      func(o *worker.Options) { o.VisibilityTimeout = 299 * time.Millisecond },
+		"heartbeat interval is 9ms":        func(o *worker.Options) { o.HeartbeatInterval = 9 * time.Millisecond },
+		`orchestrator URL "b"`:             func(o *worker.Options) { o.OrchestratorURL = "http://a,b" },
+		"the orchestrator token must be":   func(o *worker.Options) { o.OrchestratorToken = "a b" },
 		"name has 129 bytes":               func(o *worker.Options) { o.Name = strings.Repeat("n", 129) },
 		"name has 1 bytes, want at most 1": func(o *worker.Options) { o.Name = "\x00" },
 	} {

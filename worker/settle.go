@@ -39,8 +39,10 @@ func (w *Worker) flush(ctx context.Context, reports []*report) []batch.Result[st
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		var err error
 		if todo, err = w.write(ctx, todo); len(todo) == 0 {
+			w.reporting.Mark()
 			break
 		}
+		w.reporting.Fail("wait for Redis")
 		w.o.Log.Warn("outcomes wait for Redis", "outcomes", len(todo), "error", err, "retry_in", pause)
 		select {
 		case <-ctx.Done():
@@ -99,11 +101,15 @@ func (w *Worker) write(ctx context.Context, reports []*report) (left []*report, 
 
 // settled forgets an execution whose end is on record.
 func (w *Worker) settled(r *report) {
-	if r.claim {
-		return
+	if !r.claim {
+		w.forget(r.x)
 	}
+}
+
+// forget drops an execution that this worker has nothing left to do for.
+func (w *Worker) forget(x *execution) {
 	w.mu.Lock()
-	delete(w.running, r.x.key)
+	delete(w.running, x.key)
 	w.mu.Unlock()
 	<-w.unsettled
 }

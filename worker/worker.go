@@ -8,11 +8,14 @@
 //	worker.Handle(w, SendEmail, func(ctx context.Context, j *task.Job[Email]) error {
 //		return smtp.Send(ctx, j.Args)
 //	})
-//	log.Fatal(w.Run(context.Background()))
+//	if err := w.Run(context.Background()); err != nil {
+//		log.Fatal(err)
+//	}
 package worker
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -30,10 +33,11 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/penstock-dev/penstock/internal/batch"
+	"github.com/penstock-dev/penstock/internal/lifecycle"
 	"github.com/penstock-dev/penstock/internal/streams"
+	"github.com/penstock-dev/penstock/internal/tlsfiles"
 	"github.com/penstock-dev/penstock/protocol"
 	"github.com/penstock-dev/penstock/task"
 )
@@ -55,6 +59,21 @@ type Options struct {
 	// StartDeadline is how long Run tries to reach Redis; default 60 s,
 	// negative: it tries once.
 	StartDeadline time.Duration
+	// OrchestratorURL is the base URL of the orchestrators' RPC, several separated
+	// by commas. A worker that has one sends heartbeats: the progress of its tasks
+	// is kept, it learns sooner that a task was cancelled or taken from it, and it
+	// is listed and can be told to drain. Empty: it needs Redis only.
+	OrchestratorURL string
+	// OrchestratorToken says who the worker is, if the orchestrators have a token
+	// file. Empty: it is anonymous.
+	OrchestratorToken string
+	// OrchestratorTLS is for https URLs: which authorities the orchestrators'
+	// certificates must come from, and the certificate to show. Default: the
+	// system's authorities, no certificate, TLS 1.2 or newer.
+	OrchestratorTLS *tls.Config
+	// HeartbeatInterval is the time between two heartbeats; default 30 s, 10 ms to
+	// 24 h.
+	HeartbeatInterval time.Duration
 	// Name is the first part of the worker's id, at most 128 bytes; default:
 	// the host name.
 	Name string
@@ -67,11 +86,21 @@ type Options struct {
 }
 
 // FromEnv reads PENSTOCK_REDIS_URL, PENSTOCK_QUEUES (comma-separated),
-// PENSTOCK_CONCURRENCY, PENSTOCK_VISIBILITY_TIMEOUT, PENSTOCK_SHUTDOWN_GRACE
-// and PENSTOCK_START_DEADLINE. New returns the error of a value that does not
-// parse.
+// PENSTOCK_CONCURRENCY, PENSTOCK_VISIBILITY_TIMEOUT, PENSTOCK_SHUTDOWN_GRACE,
+// PENSTOCK_START_DEADLINE, PENSTOCK_ORCHESTRATOR_URL,
+// PENSTOCK_ORCHESTRATOR_TOKEN, PENSTOCK_HEARTBEAT_INTERVAL, and
+// PENSTOCK_ORCHESTRATOR_TLS_CA_FILE, …_CERT_FILE and …_KEY_FILE, PEM files for
+// OrchestratorTLS. New returns the error of a value that does not parse, or of
+// a file that can't be used.
 func FromEnv() Options {
-	o := Options{RedisURL: os.Getenv("PENSTOCK_REDIS_URL")}
+	o := Options{
+		RedisURL:        os.Getenv("PENSTOCK_REDIS_URL"),
+		OrchestratorURL: os.Getenv("PENSTOCK_ORCHESTRATOR_URL"), OrchestratorToken: os.Getenv("PENSTOCK_ORCHESTRATOR_TOKEN"),
+	}
+	o.OrchestratorTLS, o.err = tlsfiles.Client{
+		CAFile: os.Getenv("PENSTOCK_ORCHESTRATOR_TLS_CA_FILE"), CertFile: os.Getenv("PENSTOCK_ORCHESTRATOR_TLS_CERT_FILE"),
+		KeyFile: os.Getenv("PENSTOCK_ORCHESTRATOR_TLS_KEY_FILE"),
+	}.Config()
 	if qs := os.Getenv("PENSTOCK_QUEUES"); qs != "" {
 		for _, q := range strings.Split(qs, ",") {
 			o.Queues = append(o.Queues, strings.TrimSpace(q))
@@ -88,6 +117,7 @@ func FromEnv() Options {
 		"PENSTOCK_VISIBILITY_TIMEOUT": &o.VisibilityTimeout,
 		"PENSTOCK_SHUTDOWN_GRACE":     &o.ShutdownGrace,
 		"PENSTOCK_START_DEADLINE":     &o.StartDeadline,
+		"PENSTOCK_HEARTBEAT_INTERVAL": &o.HeartbeatInterval,
 	} {
 		if s := os.Getenv(name); s != "" {
 			v, err := time.ParseDuration(s)
@@ -112,6 +142,7 @@ func (o *Options) complete() error {
 	}
 	for d, def := range map[*time.Duration]time.Duration{
 		&o.VisibilityTimeout: 300 * time.Second, &o.ShutdownGrace: 20 * time.Second, &o.StartDeadline: 60 * time.Second,
+		&o.HeartbeatInterval: 30 * time.Second,
 	} {
 		if *d == 0 {
 			*d = def
@@ -133,6 +164,10 @@ func (o *Options) complete() error {
 		return fmt.Errorf("worker: %d queues need a concurrency of at least as many, it is %d", len(o.Queues), o.Concurrency)
 	case o.VisibilityTimeout < 300*time.Millisecond:
 		return fmt.Errorf("worker: visibility timeout is %s, want at least 300ms", o.VisibilityTimeout)
+	case o.HeartbeatInterval < 10*time.Millisecond || o.HeartbeatInterval > 24*time.Hour:
+		return fmt.Errorf("worker: heartbeat interval is %s, want 10ms to 24h", o.HeartbeatInterval)
+	case strings.ContainsFunc(o.OrchestratorToken, func(r rune) bool { return r <= ' ' || r > '~' }): // the error does not repeat it
+		return errors.New("worker: the orchestrator token must be visible ASCII characters without spaces")
 	case len(o.Name) > 128 || !utf8.ValidString(o.Name) || strings.IndexByte(o.Name, 0) >= 0:
 		return fmt.Errorf("worker: name has %d bytes, want at most 128 of UTF-8 without NUL", len(o.Name))
 	}
@@ -157,17 +192,27 @@ type Worker struct {
 	o        Options
 	id       string
 	redis    *streams.Client // opened by Run, so that a worker that never runs holds nothing
+	rpc      *orchestrators  // nil: it knows none
 	handlers map[string]task.Handler
 	outcomes *batch.Batcher[*report, struct{}]
 
 	slots     chan struct{} // one token a free slot
 	unsettled chan struct{} // bounds outcomes that Redis has not taken
-	ready     atomic.Bool
+	pulse     lifecycle.Pulse
+	reporting *lifecycle.Beat // of flush
+	phase     atomic.Int32    // see Check
 	started   atomic.Bool
+	stuck     atomic.Int64 // handlers that ignore their timeout
 
-	mu      sync.Mutex
-	running map[string]*execution // by stream and message id, until settled
-	done    sync.WaitGroup        // handlers
+	gate         gate          // closed for and by a suspect
+	timeoutGrace time.Duration // see the constant; shorter in tests
+	soloWait     time.Duration // likewise
+
+	mu       sync.Mutex
+	running  map[string]*execution // by stream and message id, until settled
+	content  streams.Content       // what Redis held lately; zero: not known
+	draining bool                  // nothing is started any more
+	done     sync.WaitGroup        // handlers
 }
 
 // maxUnsettled bounds how many outcomes may wait for Redis besides one a slot.
@@ -178,14 +223,19 @@ func New(o Options) (*Worker, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
+	rpc, err := newOrchestrators(&o)
+	if err != nil {
+		return nil, err
+	}
 	id := fmt.Sprintf("%s-%d-%s", o.Name, os.Getpid(), uuid.NewString()[:8])
 	w := &Worker{
-		o: o, id: id, handlers: map[string]task.Handler{}, running: map[string]*execution{},
+		o: o, id: id, rpc: rpc, handlers: map[string]task.Handler{}, running: map[string]*execution{}, timeoutGrace: timeoutGrace, soloWait: soloWait,
 		slots: make(chan struct{}, o.Concurrency), unsettled: make(chan struct{}, o.Concurrency+maxUnsettled),
 	}
 	for range o.Concurrency {
 		w.slots <- struct{}{}
 	}
+	w.reporting = w.pulse.Watch("outcomes", never, outcomesPatience)
 	w.outcomes = batch.New(batch.Options{Max: 512, Flushes: 2}, w.flush)
 	return w, nil
 }
@@ -193,8 +243,11 @@ func New(o Options) (*Worker, error) {
 // ID is the worker's consumer name, unique to the process.
 func (w *Worker) ID() string { return w.id }
 
-// Ready reports whether the worker is fetching from Redis.
-func (w *Worker) Ready() bool { return w.ready.Load() }
+// Stuck is the number of handlers that ignore their timeout, or that their task
+// was cancelled: they have not returned within 5 s of the end of their context.
+// What became of their tasks is reported; each of them occupies one of Concurrency slots until it
+// returns.
+func (w *Worker) Stuck() int { return int(w.stuck.Load()) }
 
 // HandleRaw sets the handler of a type. It panics if Run was called before, or
 // the type has a handler already: both are mistakes in the program.
@@ -216,9 +269,12 @@ func Handle[T any](w *Worker, t task.Type[T], fn func(ctx context.Context, j *ta
 
 // Run works until ctx ends or the process gets SIGTERM or SIGINT, then drains:
 // it stops fetching, lets running tasks finish for ShutdownGrace, hands back
-// the rest, flushes outcomes and leaves the group. A second signal ends the
-// grace at once. The error is nil after a clean drain; it is about Redis if
-// that could not be reached within StartDeadline. Run may be called once.
+// the rest, flushes outcomes and leaves the group; 17 s after the grace it has
+// ended, whatever handlers and Redis do. After a second signal it hands back and
+// ends within 8 s; a third one ends the process. The error is nil after a clean
+// drain; it is about Redis if that could not be reached within StartDeadline, or
+// would not take outcomes; it is ErrSecondSignal after a second signal. Run may
+// be called once.
 func (w *Worker) Run(ctx context.Context) error {
 	if !w.started.CompareAndSwap(false, true) {
 		return errors.New("worker: Run was called before")
@@ -230,8 +286,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	if !w.o.IgnoreSignals {
 		sig := make(chan os.Signal, 2)
 		signal.Notify(sig, syscall.SIGTERM, syscall.SIGINT)
-		defer signal.Stop(sig)
 		go func() {
+			defer signal.Stop(sig)
 			for _, then := range []func(){stop, cancelHurry} {
 				select {
 				case <-sig:
@@ -247,21 +303,30 @@ func (w *Worker) Run(ctx context.Context) error {
 		return fmt.Errorf("worker: %w", err)
 	}
 	defer func() { _ = w.redis.Close() }()
-	if err := w.connect(ctx); err != nil {
+	defer w.rpc.close()
+	if err := w.connect(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
 	w.o.Log.Info("worker started", "worker_id", w.id, "queues", w.o.Queues, "concurrency", w.o.Concurrency, "types", len(w.handlers))
 	leases, stopLeases := context.WithCancel(context.Background())
-	var g, l errgroup.Group
-	l.Go(func() error { w.keepLeases(leases); return nil })
+	var fetchers, keepers sync.WaitGroup
+	_ = lifecycle.Detach(ctx, func() error { w.noteContent(ctx); return nil })
+	keepers.Go(func() { w.keepLeases(leases) })
+	keepers.Go(func() { w.keepBeating(leases, stop) })
+	keepers.Go(func() { w.watchTombstones(leases) })
 	for _, q := range w.o.Queues {
-		g.Go(func() error { w.fetch(ctx, q); return nil })
+		fetchers.Go(func() { w.fetch(ctx, q) })
 	}
-	_ = g.Wait()
-	w.ready.Store(false)
-	err = w.drain(hurry)
+	fetched := make(chan struct{})
+	go func() { fetchers.Wait(); close(fetched) }()
+	w.phase.Store(consuming)
+	<-ctx.Done()
+	w.phase.Store(stopping)
+	err = w.drain(hurry, fetched)
 	stopLeases()
-	_ = l.Wait()
+	_ = w.redis.Close() // ends calls that Redis does not answer
+	keepers.Wait()
+	<-fetched
 	return err
 }
 
@@ -269,11 +334,8 @@ func (w *Worker) Run(ctx context.Context) error {
 func (w *Worker) connect(ctx context.Context) error {
 	deadline := time.Now().Add(w.o.StartDeadline)
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		err := w.redis.Ping(ctx)
-		if err == nil {
-			return nil
-		}
-		if ctx.Err() != nil {
+		err := lifecycle.Detach(ctx, func() error { return w.redis.Ping(ctx) })
+		if err == nil || ctx.Err() != nil {
 			return nil
 		}
 		if time.Now().Add(pause).After(deadline) {
@@ -283,64 +345,6 @@ func (w *Worker) connect(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
-		}
-	}
-}
-
-// drain ends the worker after fetching has stopped.
-func (w *Worker) drain(hurry context.Context) error {
-	w.o.Log.Info("worker draining", "running", w.count())
-	finished := make(chan struct{})
-	go func() { w.done.Wait(); close(finished) }()
-	grace, cancel := context.WithTimeout(hurry, w.o.ShutdownGrace)
-	defer cancel()
-	select {
-	case <-finished:
-	case <-grace.Done():
-		w.handBack(finished)
-	}
-	flush, cancel2 := context.WithTimeout(context.Background(), flushDeadline)
-	defer cancel2()
-	if err := w.outcomes.Close(flush); err != nil {
-		return fmt.Errorf("worker: %d outcomes could not be reported within %s; their tasks run again after the visibility timeout", w.count(), flushDeadline)
-	}
-	for _, q := range w.o.Queues {
-		if left, err := w.redis.LeaveGroup(flush, protocol.TaskStream(q), protocol.GroupWorkers, w.id); err != nil || !left {
-			w.o.Log.Warn("consumer not removed from its group", "queue", q, "worker_id", w.id, "error", err)
-		}
-	}
-	w.o.Log.Info("worker stopped", "worker_id", w.id)
-	return nil
-}
-
-// Bounds of the last steps of a shutdown.
-const (
-	flushDeadline  = 10 * time.Second
-	handBackWindow = 5 * time.Second // an exec handler kills its program after 2 s
-)
-
-// handBack cancels what still runs, waits a moment for handlers to return,
-// and releases the tasks of those that do not.
-func (w *Worker) handBack(finished <-chan struct{}) {
-	w.mu.Lock()
-	for _, x := range w.running {
-		x.cancel(task.ErrShutdown)
-	}
-	w.mu.Unlock()
-	select {
-	case <-finished:
-		return
-	case <-time.After(handBackWindow):
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, x := range w.running {
-		if x.task == nil {
-			continue // only its acknowledgement is left
-		}
-		if o := x.conclude(); o != nil {
-			o.Kind, o.Error = protocol.OutcomeReleased, "the worker stopped before the handler returned"
-			w.submit(x, o)
 		}
 	}
 }

@@ -19,31 +19,40 @@ import (
 	"github.com/penstock-dev/penstock/internal/streams"
 	"github.com/penstock-dev/penstock/protocol"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
+	"github.com/penstock-dev/penstock/protocol/penstock/v1/penstockv1connect"
 )
 
 // Enqueuer accepts tasks.
 type Enqueuer interface {
 	Enqueue(ctx context.Context, r *enqueue.Request) (enqueue.Result, error)
 	EnqueueAll(ctx context.Context, rs []*enqueue.Request) ([]batch.Result[enqueue.Result], error)
+	EnqueueGraph(ctx context.Context, rs []*enqueue.Request) ([]enqueue.Result, error)
+	Reschedule(ctx context.Context, r enqueue.Reschedule) error
 }
 
 // Service implements penstockv1connect.TaskServiceHandler.
 type Service struct {
+	penstockv1connect.UnimplementedTaskServiceHandler
+
 	enqueue Enqueuer
+	cancel  Canceller
 	store   *store.Store
 	redis   *streams.Client
 	waits   *Waits
+	// principal returns who makes a call, or "".
+	principal func(context.Context) string
 	// stop ends when the process is about to stop, so that calls that wait can
 	// be answered.
 	stop context.Context
 }
 
-// New makes a Service. Calls that wait or stream end when stop does.
-func New(stop context.Context, e Enqueuer, s *store.Store, r *streams.Client, w *Waits) *Service {
-	return &Service{enqueue: e, store: s, redis: r, waits: w, stop: stop}
+// New makes a Service. Calls that wait or stream end when stop does; principal
+// returns who makes a call, or "".
+func New(stop context.Context, e Enqueuer, c Canceller, s *store.Store, r *streams.Client, w *Waits, principal func(context.Context) string) *Service {
+	return &Service{enqueue: e, cancel: c, store: s, redis: r, waits: w, principal: principal, stop: stop}
 }
 
-// MaxBatch is the most tasks of one EnqueueBatch call.
+// MaxBatch is the most tasks of one EnqueueBatch call that is no graph.
 const MaxBatch = 1000
 
 // failure gives an error its place in the RPC's error model.
@@ -57,15 +66,22 @@ func failure(err error) error {
 		return rpc.Unavailable(errors.New("this orchestrator is stopping: try another one"))
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
-	case store.IsUnavailable(err), errors.Is(err, enqueue.ErrGone):
+	case store.IsUnavailable(err), errors.Is(err, enqueue.ErrGone), errors.Is(err, enqueue.ErrRulesChanged):
 		return rpc.Unavailable(err)
 	}
 	return err
 }
 
+// requestOf is a request of the caller's.
+func (s *Service) requestOf(ctx context.Context, m *penstockv1.EnqueueRequest) *enqueue.Request {
+	r := requestOf(m)
+	r.RequestedBy = s.principal(ctx)
+	return r
+}
+
 // Enqueue implements the RPC.
 func (s *Service) Enqueue(ctx context.Context, req *connect.Request[penstockv1.EnqueueRequest]) (*connect.Response[penstockv1.EnqueueResponse], error) {
-	r, err := s.enqueue.Enqueue(ctx, requestOf(req.Msg))
+	r, err := s.enqueue.Enqueue(ctx, s.requestOf(ctx, req.Msg))
 	if err != nil {
 		return nil, failure(err)
 	}
@@ -74,13 +90,16 @@ func (s *Service) Enqueue(ctx context.Context, req *connect.Request[penstockv1.E
 
 // EnqueueBatch implements the RPC.
 func (s *Service) EnqueueBatch(ctx context.Context, req *connect.Request[penstockv1.EnqueueBatchRequest]) (*connect.Response[penstockv1.EnqueueBatchResponse], error) {
+	if isGraph(req.Msg.Tasks) {
+		return s.enqueueGraph(ctx, req.Msg)
+	}
 	n := len(req.Msg.Tasks)
 	if n < 1 || n > MaxBatch {
 		return nil, protocol.Errorf(protocol.CodeInputInvalid, "tasks", "has %d items, want 1 to %d", n, MaxBatch)
 	}
 	rs := make([]*enqueue.Request, n)
 	for i, t := range req.Msg.Tasks {
-		rs[i] = requestOf(t)
+		rs[i] = s.requestOf(ctx, t)
 	}
 	results, err := s.enqueue.EnqueueAll(ctx, rs)
 	if err != nil {

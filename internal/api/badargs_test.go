@@ -14,7 +14,6 @@ import (
 
 	"github.com/penstock-dev/penstock/protocol"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
-	"github.com/penstock-dev/penstock/protocol/penstock/v1/penstockv1connect"
 )
 
 func token(json string) string { return base64.RawURLEncoding.EncodeToString([]byte(json)) }
@@ -30,7 +29,7 @@ func forged() []string {
 }
 
 // readCalls call every reading RPC with one bad argument each.
-func readCalls(ctx context.Context, c penstockv1connect.TaskServiceClient, id string) []struct {
+func readCalls(ctx context.Context, c services, id string) []struct {
 	field string
 	err   error
 } {
@@ -96,7 +95,16 @@ func readCalls(ctx context.Context, c penstockv1connect.TaskServiceClient, id st
 		dead("tenant", &penstockv1.ListDeadLettersRequest{Tenant: s})
 		dead("type", &penstockv1.ListDeadLettersRequest{Type: s})
 		dead("error_code", &penstockv1.ListDeadLettersRequest{ErrorCode: s})
-		_, err := c.CountTasks(ctx, connect.NewRequest(&penstockv1.CountTasksRequest{Tenant: s}))
+		dead("fingerprint", &penstockv1.ListDeadLettersRequest{Fingerprint: s})
+		dead("status", &penstockv1.ListDeadLettersRequest{Status: s})
+		dead("queue", &penstockv1.ListDeadLettersRequest{Queue: s})
+		_, err := c.GroupDeadLetters(ctx, connect.NewRequest(&penstockv1.GroupDeadLettersRequest{GroupBy: s}))
+		add("group_by", err)
+		_, err = c.ListDeadLetterBatches(ctx, connect.NewRequest(&penstockv1.ListDeadLetterBatchesRequest{Kind: s}))
+		add("kind", err)
+		_, err = c.ListDeadLetterBatches(ctx, connect.NewRequest(&penstockv1.ListDeadLetterBatchesRequest{Status: s}))
+		add("status", err)
+		_, err = c.CountTasks(ctx, connect.NewRequest(&penstockv1.CountTasksRequest{Tenant: s}))
 		add("tenant", err)
 		_, err = c.CountTasks(ctx, connect.NewRequest(&penstockv1.CountTasksRequest{Queue: s}))
 		add("queue", err)
@@ -116,7 +124,7 @@ func TestBadArgumentsRPC(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	id := e.enqueue(t, &penstockv1.EnqueueRequest{ScheduleType: "delay", DelayMs: later}).TaskId
-	for _, c := range []penstockv1connect.TaskServiceClient{e.rpc, e.grpc} {
+	for _, c := range []services{e.rpc, e.grpc} {
 		for i, got := range readCalls(t.Context(), c, id) {
 			text := refusedRPC(t, got.err, connect.CodeInvalidArgument, protocol.CodeInputInvalid, got.field)
 			if len(text) > 1000 {
@@ -180,7 +188,7 @@ func TestWatchPositionRefused(t *testing.T) {
 		return token(fmt.Sprintf(`{"d":%q,"x":%d%s}`, d, x, more))
 	}
 	horizon := scan[int64](t, c, "SELECT xid::text::bigint FROM event_horizon")
-	watch := func(cl penstockv1connect.TaskServiceClient, r *penstockv1.WatchEventsRequest) error {
+	watch := func(cl services, r *penstockv1.WatchEventsRequest) error {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		s, err := cl.WatchEvents(ctx, connect.NewRequest(r))
@@ -193,7 +201,7 @@ func TestWatchPositionRefused(t *testing.T) {
 		}
 		return s.Err()
 	}
-	for _, cl := range []penstockv1connect.TaskServiceClient{e.rpc, e.grpc} {
+	for _, cl := range []services{e.rpc, e.grpc} {
 		for _, s := range append(forged(), pos(dep, horizon, `,"t":"x"`)) {
 			if s == token(`{"at":"2026-01-01T00:00:00Z"}`) || s == token("{}") {
 				continue // decodes as a position of no deployment

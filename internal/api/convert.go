@@ -32,29 +32,23 @@ func requestOf(m *penstockv1.EnqueueRequest) *enqueue.Request {
 			r.ScheduledAt = badTime
 		}
 	}
+	if m.ExpiresAt != nil {
+		r.ExpiresAt = m.ExpiresAt.AsTime()
+		if !m.ExpiresAt.IsValid() || r.ExpiresAt.IsZero() {
+			r.ExpiresAt = badTime
+		}
+	}
+	r.StartWithinMS, r.HeartbeatTimeoutMS = m.ScheduleToStartTimeoutMs, m.HeartbeatTimeoutMs
+	r.Name, r.OnDependencyFailure = m.Name, m.OnDependencyFailure
+	for _, d := range m.DependsOn {
+		r.DependsOn = append(r.DependsOn, enqueue.Dependency{TaskID: d.GetTaskId(), Name: d.GetName()})
+	}
 	if p := m.RetryPolicy; p != nil {
-		def := protocol.DefaultRetryPolicy()
-		policy := protocol.RetryPolicy{
-			Strategy: protocol.Strategy(p.Strategy), BaseMS: orDefault(p.BaseMs, def.BaseMS),
-			MaxBackoffMS: orDefault(p.MaxBackoffMs, def.MaxBackoffMS), JitterMaxMS: orDefault(p.JitterMaxMs, def.JitterMaxMS),
-			ScheduleMS: p.ScheduleMs,
+		r.Policy = &enqueue.PolicyOverride{
+			Strategy: protocol.Strategy(p.Strategy), BaseMS: p.BaseMs, MaxBackoffMS: p.MaxBackoffMs, JitterMaxMS: p.JitterMaxMs, ScheduleMS: p.ScheduleMs,
 		}
-		if policy.Strategy == "" {
-			policy.Strategy = def.Strategy
-		}
-		if p.MaxBackoffMs == nil {
-			policy.MaxBackoffMS = max(policy.MaxBackoffMS, policy.BaseMS)
-		}
-		r.Policy = &policy
 	}
 	return r
-}
-
-func orDefault(p *int64, def int64) int64 {
-	if p == nil {
-		return def
-	}
-	return *p
 }
 
 func taskOf(t *dbsqlc.Task) *penstockv1.Task {
@@ -68,7 +62,15 @@ func taskOf(t *dbsqlc.Task) *penstockv1.Task {
 		CreatedAt: timestamppb.New(t.CreatedAt), UpdatedAt: timestamppb.New(t.UpdatedAt),
 		StartedAt: timeOf(t.StartedAt), FinishedAt: timeOf(t.FinishedAt), NextRetryAt: timeOf(t.NextRetryAt),
 		Tenant: t.Tenant, Queue: t.Queue, TraceId: t.TraceID, WorkerId: store.Deref(t.WorkerID),
-		Payload: t.Payload, Result: t.Result,
+		Payload: t.Payload, Result: t.Result, ExpiresAt: timeOf(t.ExpiresAt), HeartbeatTimeoutMs: store.Deref(t.HeartbeatTimeoutMs),
+		HeartbeatAt: timeOf(t.HeartbeatAt), Progress: t.Progress, RequestedBy: t.RequestedBy, OpenDependencies: t.OpenDependencies,
+		OnDependencyFailure: store.Deref(t.OnDependencyFailure),
+	}
+	if t.GraphID != nil {
+		out.GraphId = protocol.ID(*t.GraphID).String()
+	}
+	if t.ScheduleID != nil {
+		out.ScheduleId = protocol.ID(*t.ScheduleID).String()
 	}
 	if out.IdempotencyKey == "" {
 		out.IdempotencyKey = out.TaskId
@@ -76,6 +78,9 @@ func taskOf(t *dbsqlc.Task) *penstockv1.Task {
 	switch protocol.State(t.State) {
 	case protocol.StateDLQPending, protocol.StateDLQRecorded, protocol.StateFailed:
 		out.DlqId = protocol.DLQID(id).String()
+	}
+	if t.OriginDlqID != nil {
+		out.OriginDlqId = protocol.ID(*t.OriginDlqID).String()
 	}
 	var p protocol.RetryPolicy
 	if len(t.RetryPolicy) > 0 && json.Unmarshal(t.RetryPolicy, &p) == nil {
@@ -95,7 +100,7 @@ func listed(r *dbsqlc.ListTasksRow) *penstockv1.Task {
 		ScheduledAt: r.ScheduledAt, TimeoutMs: r.TimeoutMs, NextRetryAt: r.NextRetryAt, IdempotencyScope: r.IdempotencyScope,
 		IdempotencyKey: r.IdempotencyKey, TraceID: r.TraceID, LastErrorCode: r.LastErrorCode,
 		LastErrorReason: r.LastErrorReason, WorkerID: r.WorkerID, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
-		StartedAt: r.StartedAt, FinishedAt: r.FinishedAt, RetryPolicy: r.RetryPolicy,
+		StartedAt: r.StartedAt, FinishedAt: r.FinishedAt, RetryPolicy: r.RetryPolicy, OriginDlqID: r.OriginDlqID, ExpiresAt: r.ExpiresAt,
 	})
 }
 

@@ -40,8 +40,15 @@ func TestMain(m *testing.M) {
 type env struct {
 	stores testkit.Stores
 	orch   *testkit.Orchestrator
-	rpc    penstockv1connect.TaskServiceClient // Connect, protobuf
-	grpc   penstockv1connect.TaskServiceClient
+	rpc    services // Connect, protobuf
+	grpc   services
+}
+
+// services are the clients of all services.
+type services struct {
+	penstockv1connect.TaskServiceClient
+	penstockv1connect.DeadLetterServiceClient
+	penstockv1connect.WorkerServiceClient
 }
 
 func newEnv(t *testing.T, change ...func(*config.Orchestrator)) *env {
@@ -72,13 +79,16 @@ func ready(t *testing.T, url string) {
 }
 
 // dial makes a client over HTTP/2, which gRPC needs.
-func dial(t *testing.T, url string, o ...connect.ClientOption) penstockv1connect.TaskServiceClient {
+func dial(t *testing.T, url string, o ...connect.ClientOption) services {
 	t.Helper()
 	p := new(http.Protocols)
 	p.SetUnencryptedHTTP2(true)
 	tr := &http.Transport{Protocols: p}
 	t.Cleanup(tr.CloseIdleConnections)
-	return penstockv1connect.NewTaskServiceClient(&http.Client{Transport: tr}, url, o...)
+	c := &http.Client{Transport: tr}
+	return services{
+		penstockv1connect.NewTaskServiceClient(c, url, o...), penstockv1connect.NewDeadLetterServiceClient(c, url, o...), penstockv1connect.NewWorkerServiceClient(c, url, o...),
+	}
 }
 
 // conn is a connection to the database that bypasses the application.
@@ -97,7 +107,7 @@ func (e *env) stored(t *testing.T) string {
 	t.Helper()
 	c := e.conn(t)
 	var out strings.Builder
-	for _, table := range []string{"tasks", "event_log", "idempotency_keys", "dispatch_outbox"} {
+	for _, table := range []string{"tasks", "event_log", "idempotency_keys", "dispatch_outbox", "effects", "approvals"} {
 		fmt.Fprintf(&out, "%s=%d ", table, scan[int](t, c, "SELECT count(*) FROM "+table))
 	}
 	o, err := redis.ParseURL(e.stores.RedisURL)

@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 	"github.com/penstock-dev/penstock/protocol"
@@ -146,11 +147,23 @@ func (s *Service) ListEvents(ctx context.Context, req *connect.Request[penstockv
 	if req.Msg.AfterSeq < 0 {
 		return nil, protocol.Errorf(protocol.CodeInputInvalid, "after_seq", "is %d, want 0 or more", req.Msg.AfterSeq)
 	}
+	attempt, runTask, err := attemptOf(req.Msg.Attempt, req.Msg.RunId)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkTypes(req.Msg.Types); err != nil {
+		return nil, err
+	}
 	t, err := s.find(ctx, req.Msg.Tenant, req.Msg.TaskId)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.store.ListEvents(ctx, dbsqlc.ListEventsParams{TaskID: t.ID, AfterSeq: req.Msg.AfterSeq, MaxRows: size + 1})
+	if runTask != "" && runTask != protocol.ID(t.ID).String() && runTask != store.Deref(t.Name) {
+		return nil, protocol.Errorf(protocol.CodeInputInvalid, "run_id", "%q is a run of another task", clip(req.Msg.RunId))
+	}
+	rows, err := s.store.EventsOfTask(ctx, dbsqlc.EventsOfTaskParams{
+		TaskID: t.ID, AfterSeq: req.Msg.AfterSeq, Attempt: attempt, Types: append([]string{}, req.Msg.Types...), MaxRows: size + 1,
+	})
 	if err != nil {
 		return nil, failure(err)
 	}
@@ -165,7 +178,7 @@ func (s *Service) ListEvents(ctx context.Context, req *connect.Request[penstockv
 	return connect.NewResponse(out), nil
 }
 
-func listedEvent(r *dbsqlc.ListEventsRow, t *dbsqlc.Task) *dbsqlc.WatchEventsRow {
+func listedEvent(r *dbsqlc.EventsOfTaskRow, t *dbsqlc.Task) *dbsqlc.WatchEventsRow {
 	return &dbsqlc.WatchEventsRow{
 		TaskID: r.TaskID, Seq: r.Seq, Type: r.Type, PreviousStatus: r.PreviousStatus, Status: r.Status, Attempt: r.Attempt,
 		Delivery: r.Delivery, IdempotencyKey: r.IdempotencyKey, NextRetryAt: r.NextRetryAt, ErrorCode: r.ErrorCode,

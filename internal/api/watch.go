@@ -108,17 +108,29 @@ func (s *Service) WatchEvents(ctx context.Context, req *connect.Request[penstock
 		arg.Types = append(arg.Types, t)
 	}
 	if m.TaskId != "" {
-		t, err := s.find(ctx, m.Tenant, m.TaskId)
-		if err != nil {
+		if arg.TaskID, arg.Tenant, err = s.watchedID(ctx, m); err != nil {
 			return err
 		}
-		arg.TaskID, arg.Tenant = t.ID, ""
 	}
 	// Headers and the starting position go out at once.
 	if err := stream.Send(&penstockv1.WatchEventsResponse{Position: pos.encode()}); err != nil {
 		return err
 	}
 	return s.follow(ctx, pos, arg, stream)
+}
+
+// watchedID is the id whose events are asked for, and the tenant that they must
+// have: any for a task, which was found by its tenant, and the caller's for an
+// alert or a dead letter that is no task, which have an id and no more.
+func (s *Service) watchedID(ctx context.Context, m *penstockv1.WatchEventsRequest) (id pgid.ID, tenant string, err error) {
+	t, err := s.find(ctx, m.Tenant, m.TaskId)
+	if err == nil {
+		return t.ID, "", nil
+	}
+	if other, perr := protocol.ParseID(m.TaskId); perr == nil && !other.IsTask() && protocol.CodeOf(err) == protocol.CodeNotFound {
+		return pgid.ID(other), m.Tenant, nil
+	}
+	return pgid.ID{}, "", err
 }
 
 func (s *Service) follow(ctx context.Context, pos position, arg dbsqlc.WatchEventsParams, stream *connect.ServerStream[penstockv1.WatchEventsResponse]) error {

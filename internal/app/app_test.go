@@ -19,6 +19,8 @@ import (
 	"github.com/penstock-dev/penstock/internal/devstack"
 	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/store"
+	"github.com/penstock-dev/penstock/internal/streams"
+	"github.com/penstock-dev/penstock/protocol"
 	"github.com/penstock-dev/penstock/task"
 )
 
@@ -70,11 +72,17 @@ func TestNewOrchestratorRefuses(t *testing.T) {
 	evicting := devtest.Stack(t, devstack.Options{Redis: true})
 	setPolicy(t, evicting.RedisURL, "allkeys-lru")
 	empty, migrated := devtest.Postgres(t), migratedDatabase(t)
+	foreign := devtest.Redis(t)
+	rdb := redisClient(t, foreign)
+	if err := rdb.HSet(t.Context(), "penstock:epoch", "id", "x", "deployment", "of-another-database").Err(); err != nil {
+		t.Fatal(err)
+	}
 	for want, edit := range map[string]func(*config.Orchestrator){
 		"postgres.url":            func(c *config.Orchestrator) { c.Postgres.URL = "" },
 		"redis.url":               func(c *config.Orchestrator) { c.Redis.URL = "" },
 		"server.listen":           func(c *config.Orchestrator) { c.Server.Listen = taken.Addr().String() },
 		"allkeys-lru":             func(c *config.Orchestrator) { c.Redis.URL = evicting.RedisURL },
+		"of-another-database":     func(c *config.Orchestrator) { c.Redis.URL = foreign },
 		"orchestrator migrate up": func(c *config.Orchestrator) { c.Postgres.URL, c.Postgres.AutoMigrate = empty, false },
 		"nobody_such":             func(c *config.Orchestrator) { c.Postgres.Role, c.Server.StartDeadline = "nobody_such", 0 },
 	} {
@@ -192,17 +200,30 @@ func TestWorkerHealth(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- RunWorker(ctx, c, quiet) }()
-	// Without a group there is nothing to fetch, but that is the
-	// orchestrator's to make.
-	for deadline := time.Now().Add(30 * time.Second); ; <-time.After(5 * time.Millisecond) {
-		code, body := get(t, "http://"+c.HealthListen+"/readyz")
-		if code == http.StatusOK {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("/readyz: %d %s", code, body)
+	// Without an orchestrator there is nothing to fetch.
+	answers := func(want int, reason string) {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); ; <-time.After(5 * time.Millisecond) {
+			code, body := get(t, "http://"+c.HealthListen+"/readyz")
+			if code == want && strings.Contains(body, reason) {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("/readyz: %d %s, want %d with %q", code, body, want, reason)
+			}
 		}
 	}
+	answers(http.StatusServiceUnavailable, `"reasons":["queue default: no orchestrator has made its group for `)
+	r, err := streams.New(streams.Options{URL: c.Redis.URL, Name: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	// With one, a queue that has had no task yet is fine.
+	if _, err := r.CreateGroup(t.Context(), protocol.StreamResult, protocol.GroupOrchestrators); err != nil {
+		t.Fatal(err)
+	}
+	answers(http.StatusOK, `{"status":"ready","stuck_handlers":0}`)
 	if code, _ := get(t, "http://"+c.HealthListen+"/livez"); code != http.StatusOK {
 		t.Errorf("/livez: %d", code)
 	}

@@ -7,27 +7,39 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"slices"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/penstock-dev/penstock/internal/api"
+	"github.com/penstock-dev/penstock/internal/auth"
 	"github.com/penstock-dev/penstock/internal/batch"
 	"github.com/penstock-dev/penstock/internal/config"
+	"github.com/penstock-dev/penstock/internal/guard"
+	"github.com/penstock-dev/penstock/internal/internaljobs"
 	"github.com/penstock-dev/penstock/internal/lifecycle"
+	"github.com/penstock-dev/penstock/internal/pipeline/alert"
+	"github.com/penstock-dev/penstock/internal/pipeline/approval"
+	"github.com/penstock-dev/penstock/internal/pipeline/cancel"
 	"github.com/penstock-dev/penstock/internal/pipeline/deadletter"
+	"github.com/penstock-dev/penstock/internal/pipeline/dependency"
 	"github.com/penstock-dev/penstock/internal/pipeline/dispatch"
+	"github.com/penstock-dev/penstock/internal/pipeline/effect"
 	"github.com/penstock-dev/penstock/internal/pipeline/enqueue"
+	"github.com/penstock-dev/penstock/internal/pipeline/heartbeat"
 	"github.com/penstock-dev/penstock/internal/pipeline/reclaim"
 	"github.com/penstock-dev/penstock/internal/pipeline/reconcile"
+	"github.com/penstock-dev/penstock/internal/pipeline/replay"
 	"github.com/penstock-dev/penstock/internal/pipeline/result"
 	"github.com/penstock-dev/penstock/internal/pipeline/retention"
+	"github.com/penstock-dev/penstock/internal/pipeline/schedule"
+	"github.com/penstock-dev/penstock/internal/pipeline/timeout"
 	"github.com/penstock-dev/penstock/internal/rpc"
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/streams"
@@ -43,6 +55,9 @@ type Orchestrator struct {
 	reads    *store.Store // of the API, so that readers never starve the pipeline
 	redis    *streams.Client
 	registry *prometheus.Registry
+	gone     []string // streams whose groups prepare found gone from epoch goneIn
+	goneIn   string
+	limits   enqueue.Limits
 
 	enqueue    *enqueue.Stage
 	dispatch   *dispatch.Dispatcher
@@ -50,33 +65,51 @@ type Orchestrator struct {
 	deadletter *deadletter.Stage
 	reclaim    *reclaim.Reclaimer
 	reconcile  *reconcile.Reconciler
+	timeout    *timeout.Backstop
+	heartbeat  *heartbeat.Stage
+	effect     *effect.Stage
+	cancel     *cancel.Stage
+	rules      *guard.Rules
+	approval   *approval.Stage
+	dependency *dependency.Stage
+	schedule   *schedule.Stage
 	janitor    *retention.Janitor
+	alerts     *alert.Stage
+	replay     *replay.Stage
 	waits      *api.Waits
 
-	listener net.Listener
+	entrance entrance
 	gate     *gate
+	serving  chan struct{} // closed once Run answers calls
 	server   *http.Server
 	served   chan error // what Serve returned
+
+	pulse    *lifecycle.Pulse
+	hurry    context.Context
+	setHurry context.CancelFunc
 }
 
 // NewOrchestrator opens the listener at once, answering not ready, waits until
 // both stores can be used, and wires everything. Run serves. The error says
 // which store could not be reached, or which setting is wrong.
 func NewOrchestrator(ctx context.Context, cfg config.Orchestrator, log *slog.Logger) (*Orchestrator, error) {
-	if err := errors.Join(cfg.RequirePostgres(), cfg.RequireRedis()); err != nil {
+	limits, err := Limits(cfg)
+	if err := errors.Join(err, cfg.RequirePostgres(), cfg.RequireRedis()); err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", cfg.Server.Listen)
+	e, err := openEntrance(cfg, log)
 	if err != nil {
-		return nil, fmt.Errorf("server.listen: %w", err)
+		return nil, err
 	}
 	o := &Orchestrator{
-		cfg: cfg, log: log, instance: protocol.ID(uuid.Must(uuid.NewV7())), registry: prometheus.NewRegistry(), listener: l,
+		cfg: cfg, log: log, instance: protocol.ID(uuid.Must(uuid.NewV7())), registry: prometheus.NewRegistry(), limits: limits, entrance: e,
 	}
 	o.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	o.gate, o.served = newGate(), make(chan error, 1)
+	o.hurry, o.setHurry = context.WithCancel(context.Background())
+	o.pulse = &lifecycle.Pulse{}
+	o.gate, o.served, o.serving = newGate(), make(chan error, 1), make(chan struct{})
 	o.server = rpc.NewServer(o.gate, log)
-	go func() { o.served <- o.server.Serve(l) }()
+	go func() { o.served <- e.serve(o.server) }()
 	if err := o.open(ctx); err != nil {
 		_ = o.server.Close()
 		if o.redis != nil {
@@ -86,11 +119,25 @@ func NewOrchestrator(ctx context.Context, cfg config.Orchestrator, log *slog.Log
 		return nil, err
 	}
 	o.wire()
+	if err := o.configureGuard(ctx); err != nil {
+		_ = o.server.Close()
+		_ = o.redis.Close()
+		o.closeStores()
+		return nil, err
+	}
 	return o, nil
 }
 
 // Addr is the address of the RPC port.
-func (o *Orchestrator) Addr() string { return o.listener.Addr().String() }
+func (o *Orchestrator) Addr() string { return o.entrance.listener.Addr().String() }
+
+// URL is the base URL of the RPC port.
+func (o *Orchestrator) URL() string {
+	if o.entrance.tls != nil {
+		return "https://" + o.Addr()
+	}
+	return "http://" + o.Addr()
+}
 
 // open waits for both stores.
 func (o *Orchestrator) open(ctx context.Context) error {
@@ -117,7 +164,7 @@ func (o *Orchestrator) open(ctx context.Context) error {
 			return err
 		}
 		opts := store.Options{
-			URL: o.cfg.Postgres.URL, Role: o.cfg.Postgres.Role, MaxConns: o.cfg.Postgres.MaxConns * 2 / 3, DefaultPolicy: policy(o.cfg.Retry),
+			URL: o.cfg.Postgres.URL, Role: o.cfg.Postgres.Role, MaxConns: o.cfg.Postgres.MaxConns * 2 / 3, Policy: Policies(o.cfg),
 		}
 		if o.store, err = store.Open(ctx, opts); err != nil {
 			return err
@@ -133,24 +180,8 @@ func (o *Orchestrator) open(ctx context.Context) error {
 		return err
 	}
 	return lifecycle.Retry(ctx, o.log, "Redis", o.cfg.Server.StartDeadline, func(ctx context.Context) error {
-		if err := o.redis.Ping(ctx); err != nil {
-			return err
-		}
-		if err := o.redis.Requirements(ctx); err != nil {
-			return lifecycle.Fatal(err)
-		}
-		_, err := o.redis.CreateTaskGroup(ctx, protocol.StreamTask, protocol.GroupWorkers)
-		return errors.Join(err,
-			o.redis.CreateGroup(ctx, protocol.StreamResult, protocol.GroupOrchestrators),
-			o.redis.CreateGroup(ctx, protocol.StreamDLQ, protocol.GroupOrchestrators))
+		return lifecycle.Detach(ctx, func() error { return o.prepare(ctx) })
 	})
-}
-
-func policy(r config.Retry) protocol.RetryPolicy {
-	return protocol.RetryPolicy{
-		Strategy: protocol.Strategy(r.Strategy), BaseMS: r.Base.Milliseconds(),
-		MaxBackoffMS: r.MaxBackoff.Milliseconds(), JitterMaxMS: r.JitterMax.Milliseconds(),
-	}
 }
 
 // sweepInterval is how often dead letters that a crash left are looked for.
@@ -159,42 +190,88 @@ const sweepInterval = time.Second
 // wire makes the stages.
 func (o *Orchestrator) wire() {
 	cfg, name := o.cfg, "orchestrator-"+o.instance.String()
-	env := protocol.Env{Seed: o.store.Deployment().Seed, MaxInterruptions: cfg.Recovery.MaxInterruptions}
+	env := protocol.Env{Seed: o.store.Deployment().Seed, MaxInterruptions: cfg.Recovery.MaxInterruptions, MaxUnknown: cfg.Recovery.UnknownTypeTimeout}
 	wake := func(at time.Time) { o.dispatch.Wake(at) }
 	o.waits = api.NewWaits(o.reads, 100*time.Millisecond, o.log)
+	lost := func(stream string) { o.reconcile.LostGroup(stream) }
+	o.deadletter = deadletter.New(deadletter.Options{
+		Store: o.store, Redis: o.redis, Consumer: name, Sweep: sweepInterval, TakeOver: cfg.Result.TakeOver, Env: env,
+		Failed: o.waits.Done, Lost: lost, Pulse: o.pulse, Log: o.log, Metrics: o.registry,
+	})
 	o.reconcile = reconcile.New(reconcile.Options{
 		Store: o.store, Redis: o.redis, Interval: cfg.Recovery.ReconcileInterval, VisibilityTimeout: cfg.Recovery.VisibilityTimeout,
-		Env: env, Wake: wake, Log: o.log, Metrics: o.registry,
+		Env: env, DeadLetters: o.deadletter, Wake: wake, Raised: func(k protocol.AlertKind) { o.alerts.Raised(k) }, Pulse: o.pulse, Log: o.log, Metrics: o.registry,
 	})
+	o.reconcile.FoundGone(o.goneIn, o.gone...)
+	o.cancel = cancel.New(cancel.Options{
+		Store: o.store, Redis: o.redis, Unacked: func(ctx context.Context, stream string, see func(streams.Entry)) error {
+			return reconcile.Scan(ctx, o.redis, stream, protocol.GroupWorkers, see, nil)
+		},
+		Keep: cfg.Retention.Tombstones, Grace: cfg.Recovery.ExpiryGrace, Done: o.waits.Done, Pulse: o.pulse, Log: o.log, Metrics: o.registry,
+	})
+	o.rules = guard.NewRules()
+	o.approval = approval.New(approval.Options{
+		Store: o.store, Rules: o.rules, Named: o.named, Wake: wake, Ended: o.cancel.Ended, Pulse: o.pulse, Log: o.log, Metrics: o.registry,
+	})
+	expired := func(ids []protocol.ID) { o.cancel.Ended(protocol.CodeExpired, ids) }
+	o.dependency = dependency.New(dependency.Options{
+		Store: o.store, Poll: cfg.Dispatch.PollInterval, Sweep: cfg.Recovery.ReconcileInterval, Wake: wake,
+		Ended: func(ids []protocol.ID) { o.cancel.Ended(protocol.CodeDependencyFailed, ids) }, Pulse: o.pulse, Log: o.log, Metrics: o.registry,
+	})
+	o.store.OnEnded(o.dependency.Kick)
 	o.dispatch = dispatch.New(dispatch.Options{
-		Store: o.store, Redis: o.redis, Reconciler: o.reconcile, Instance: o.instance, InstanceTTL: cfg.Recovery.InstanceTTL,
+		Store: o.store, Redis: o.redis, Reconciler: o.reconcile, Rules: o.rules, Instance: o.instance, InstanceTTL: cfg.Recovery.InstanceTTL,
 		Window: cfg.Dispatch.Window, MaxBatch: cfg.Dispatch.MaxBatch, Poll: cfg.Dispatch.PollInterval,
-		Lost: func(string) { o.reconcile.Kick() }, Log: o.log, Metrics: o.registry,
+		Lost: o.reconcile.GroupMade, Expired: expired, Held: o.dispatchHeld, Pulse: o.pulse, Log: o.log, Metrics: o.registry,
 	})
 	o.enqueue = enqueue.New(enqueue.Options{
-		Store: o.store, Dispatcher: o.dispatch, Instance: o.instance,
-		Limits: enqueue.Limits{
-			MaxPayloadBytes: cfg.Enqueue.MaxPayloadBytes, MaxPayloadDepth: cfg.Enqueue.MaxPayloadDepth,
-			MaxScheduleAhead: cfg.Enqueue.MaxScheduleAhead, DefaultTimeout: cfg.Enqueue.DefaultTimeout, MaxRetries: cfg.Retry.MaxRetries,
-		},
-		Batch: batch.Options{Max: cfg.Enqueue.MaxBatch, Flushes: cfg.Enqueue.Flushes, Waiting: cfg.Enqueue.MaxWaiting},
-		Log:   o.log, Metrics: o.registry,
+		Store: o.store, Dispatcher: o.dispatch, Rules: o.rules, Named: o.named, Instance: o.instance,
+		Limits: o.limits,
+		Batch:  batch.Options{Max: cfg.Enqueue.MaxBatch, Flushes: cfg.Enqueue.Flushes, Waiting: cfg.Enqueue.MaxWaiting},
+		Log:    o.log, Metrics: o.registry,
 	})
-	o.deadletter = deadletter.New(deadletter.Options{
-		Store: o.store, Redis: o.redis, Consumer: name, Sweep: sweepInterval, Env: env, Failed: o.waits.Done, Log: o.log, Metrics: o.registry,
-	})
+	alerts := Alerts(cfg.Alerts)
+	alerts.Store, alerts.Log, alerts.Metrics = o.store, o.log, o.registry
+	o.alerts = alert.New(alerts)
 	o.result = result.New(result.Options{
 		Store: o.store, Redis: o.redis, DeadLetters: o.deadletter, Consumer: name, MaxBatch: cfg.Result.MaxBatch,
-		Consumers: cfg.Result.Consumers, TakeOver: cfg.Result.TakeOver, Env: env, Notify: o.applied, Log: o.log, Metrics: o.registry,
+		Consumers: cfg.Result.Consumers, TakeOver: cfg.Result.TakeOver, Env: env, Notify: o.applied, Judged: o.alerts.Judged, Lost: lost, Pulse: o.pulse, Log: o.log, Metrics: o.registry,
 	})
 	o.reclaim = reclaim.New(reclaim.Options{
 		Store: o.store, Redis: o.redis, DeadLetters: o.deadletter, Consumer: name, VisibilityTimeout: cfg.Recovery.VisibilityTimeout,
-		Interval: cfg.Recovery.ReclaimInterval, Env: env, Queues: o.queues, Wake: wake, Dead: o.deadletter.Kick, Log: o.log, Metrics: o.registry,
+		Interval: cfg.Recovery.ReclaimInterval, Env: env, Queues: o.queues, Wake: wake, Dead: o.deadletter.Kick, Pulse: o.pulse, Log: o.log, Metrics: o.registry,
+	})
+	o.timeout = timeout.New(timeout.Options{
+		Store: o.store, Redis: o.redis, Grace: cfg.Recovery.TimeoutGrace, Env: env, Wake: wake, Dead: o.deadletter.Kick, Pulse: o.pulse, Log: o.log, Metrics: o.registry,
+	})
+	o.effect = effect.New(effect.Options{Store: o.store, Waiting: o.approval, DoubtAfter: cfg.Effects.DoubtAfter, Wake: wake, Log: o.log, Metrics: o.registry})
+	o.heartbeat = heartbeat.New(heartbeat.Options{Store: o.store, Interval: cfg.Recovery.HeartbeatInterval, Log: o.log, Metrics: o.registry})
+	o.replay = replay.New(replay.Options{
+		Store: o.store, Redis: o.redis, CheckPayload: o.enqueue.CheckPayload, ProposalTTL: cfg.Replay.ProposalTTL, DraftTTL: cfg.Replay.DraftTTL,
+		Keep: cfg.Retention.DeadLetters, Wake: wake, Log: o.log, Metrics: o.registry,
+	})
+	o.schedule = schedule.New(schedule.Options{
+		Store: o.store, Reads: o.reads, Enqueue: ScheduleTasks(o.enqueue), MissedGrace: cfg.Schedules.MissedGrace, KeepFires: cfg.Schedules.KeepFires,
+		Wake: wake, Pulse: o.pulse, Log: o.log, Metrics: o.registry,
 	})
 	o.janitor = retention.New(retention.Options{
 		Store: o.store, Redis: o.redis, Trim: cfg.Retention.TrimInterval, Grace: cfg.Retention.TrimGrace, Queues: o.queues,
+		Consumers: cfg.Retention.Consumers, Tasks: cfg.Retention.Tasks, Keys: cfg.Retention.IdempotencyKeys, Effects: cfg.Retention.Effects,
 		Log: o.log, Metrics: o.registry,
 	})
+}
+
+// handlers are those beside the RPC.
+func (o *Orchestrator) handlers() map[string]http.Handler {
+	if !o.cfg.InternalJobs.Enabled {
+		return nil
+	}
+	o.log.Info("the internal run interface is on; it is for development and acceptance", "path", internaljobs.Prefix+"jobs")
+	jobs := internaljobs.New(internaljobs.Options{
+		Enqueue: o.enqueue, Store: o.store, Waits: o.waits, Env: protocol.Env{Seed: o.store.Deployment().Seed},
+		Dead: o.deadletter.Kick, Judged: o.alerts.Judged, Log: o.log, Metrics: o.registry,
+	})
+	return map[string]http.Handler{internaljobs.Prefix: auth.Middleware(o.entrance.tokens, rpc.WriteProblem, jobs, auth.RoleAdmin)}
 }
 
 // applied passes on what a batch of outcomes did.
@@ -223,33 +300,31 @@ func (o *Orchestrator) queues(ctx context.Context) ([]string, error) {
 	return slices.Compact(all), nil
 }
 
-// ready reports what is missing to serve.
-func (o *Orchestrator) ready(ctx context.Context) error {
-	var errs []error
-	if o.store.Ping(ctx) != nil {
-		errs = append(errs, errors.New("postgres is not reachable"))
-	}
-	if o.redis.Ping(ctx) != nil {
-		errs = append(errs, errors.New("redis is not reachable"))
-	}
-	return errors.Join(errs...)
-}
-
 // Run serves until ctx ends, then stops in the order in which work flows:
 // first the intake, then the loops that make new work, the appliers of
-// outcomes last. It returns after at most ShutdownGrace.
+// outcomes last. It returns after at most ShutdownGrace, or 2 s after Hurry. The
+// error is nil after a clean stop.
 func (o *Orchestrator) Run(ctx context.Context) error {
 	stopping, announce := context.WithCancel(context.Background())
 	defer announce()
-	handler, err := rpc.NewHandler(api.New(stopping, o.enqueue, o.reads, o.redis, o.waits), rpc.Options{
-		Logger: o.log, Ready: o.ready, Metrics: promhttp.HandlerFor(o.registry, promhttp.HandlerOpts{}),
+	handler, err := rpc.NewHandler(rpc.Services{
+		Tasks:       api.New(stopping, o.enqueue, o.cancel, o.reads, o.redis, o.waits, auth.Principal),
+		DeadLetters: api.NewDeadLetters(o.reads, o.replay, auth.Principal),
+		Workers:     api.NewWorkers(o.reads, o.heartbeat, auth.Principal),
+		Approvals:   api.NewApprovals(o.reads, o.approval, auth.Principal, auth.Roles),
+		Schedules:   api.NewSchedules(o.schedule, auth.Principal),
+		Effects:     api.NewEffects(o.reads, o.effect, auth.Principal),
+	}, rpc.Options{
+		Logger: o.log, Ready: o.ready(stopping), Metrics: promhttp.HandlerFor(o.registry, promhttp.HandlerOpts{}),
+		Interceptors: []connect.Interceptor{auth.Interceptor(o.entrance.tokens)}, Handlers: o.handlers(),
 	})
 	if err != nil {
 		return fmt.Errorf("wire RPC: %w", err)
 	}
 	o.gate.open(handler)
+	close(o.serving)
 	o.log.Info("orchestrator serving", "addr", o.Addr(), "instance", o.instance, "deployment", o.store.Deployment().ID)
-	err = lifecycle.Run(ctx, o.log, o.cfg.Server.ShutdownGrace, []lifecycle.Loop{
+	err = lifecycle.Run(ctx, o.hurry, o.log, o.cfg.Server.ShutdownGrace, []lifecycle.Loop{
 		// Intake first: no new calls; those that wait are answered, those that
 		// enqueue are finished.
 		{Name: "rpc", Run: o.serve, Stop: func(grace context.Context) {
@@ -265,14 +340,26 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 				o.log.Warn("enqueue not finished", "error", err)
 			}
 		}},
+		{Name: "stores", Run: o.watchStores},
 		{Name: "waits", Run: o.waits.Run},
+		{Name: "tokens", Run: o.entrance.tokens.Run},
+		{Name: "tls", Run: o.entrance.tls.Run},
 		// What makes new work, before what applies its outcomes.
 		{Name: "reclaim", Run: o.reclaim.Run},
 		{Name: "reconcile", Run: o.reconcile.Run},
+		{Name: "timeout", Run: o.timeout.Run},
+		{Name: "heartbeat", Run: o.heartbeat.Run},
+		{Name: "expiry", Run: o.cancel.RunExpiry},
+		{Name: "approvals", Run: o.approval.Run},
+		{Name: "tombstones", Run: o.cancel.RunTombstones},
+		{Name: "dependencies", Run: o.dependency.Run},
+		{Name: "replay", Run: o.replay.Run},
+		{Name: "schedules", Run: o.schedule.Run},
 		{Name: "retention", Run: o.janitor.Run},
 		{Name: "dlq-ingest", Run: o.deadletter.RunIngest},
 		{Name: "result", Run: o.result.Run},
 		{Name: "deadletter", Run: o.deadletter.Run},
+		{Name: "alerts", Run: o.alerts.Run},
 		// Last: it removes the outbox rows that the others left, and this
 		// instance's sign of life.
 		{Name: "dispatch", Run: o.dispatch.Run},
@@ -306,6 +393,7 @@ func (o *Orchestrator) closeStores() {
 	}()
 	select { // closing waits for statements under way, of a Postgres that may not answer
 	case <-closed:
+	case <-o.hurry.Done():
 	case <-time.After(closeTimeout):
 	}
 }

@@ -6,16 +6,22 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// setPolicy changes a private Redis' eviction policy.
-func setPolicy(t *testing.T, url, policy string) {
+// redisClient opens a plain client, closed with the test.
+func redisClient(t *testing.T, url string) *redis.Client {
 	t.Helper()
 	o, err := redis.ParseURL(url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := redis.NewClient(o)
-	defer func() { _ = c.Close() }()
-	if err := c.ConfigSet(t.Context(), "maxmemory-policy", policy).Err(); err != nil {
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// setPolicy sets a server's eviction policy.
+func setPolicy(t *testing.T, url, policy string) {
+	t.Helper()
+	if err := redisClient(t, url).ConfigSet(t.Context(), "maxmemory-policy", policy).Err(); err != nil {
 		t.Fatal(err)
 	}
 }

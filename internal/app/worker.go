@@ -13,6 +13,7 @@ import (
 
 	"github.com/penstock-dev/penstock/internal/config"
 	"github.com/penstock-dev/penstock/internal/handlers"
+	"github.com/penstock-dev/penstock/internal/rpc"
 	"github.com/penstock-dev/penstock/worker"
 )
 
@@ -24,26 +25,26 @@ func RunWorker(ctx context.Context, cfg config.Worker, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	var g errgroup.Group
-	if cfg.HealthListen != "" {
-		l, err := net.Listen("tcp", cfg.HealthListen)
-		if err != nil {
-			return fmt.Errorf("health_listen: %w", err)
-		}
-		server := &http.Server{Handler: healthOf(w), ReadHeaderTimeout: 5 * time.Second}
-		g.Go(func() error { <-ctx.Done(); return server.Close() })
-		g.Go(func() error {
-			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-				return fmt.Errorf("serve %s: %w", cfg.HealthListen, err)
-			}
-			return nil
-		})
+	if cfg.HealthListen == "" {
+		return w.Run(ctx)
 	}
-	runErr := w.Run(ctx)
-	stop()
-	return errors.Join(runErr, g.Wait())
+	l, err := net.Listen("tcp", cfg.HealthListen)
+	if err != nil {
+		return fmt.Errorf("health_listen: %w", err)
+	}
+	// It answers until the worker has drained: alive all the while, but not
+	// ready any more.
+	server := &http.Server{Handler: healthOf(w), ReadHeaderTimeout: 5 * time.Second}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve %s: %w", cfg.HealthListen, err)
+		}
+		return nil
+	})
+	err = w.Run(ctx)
+	_ = server.Close()
+	return errors.Join(err, g.Wait())
 }
 
 // NewWorker makes a worker with the handlers that its configuration declares.
@@ -58,9 +59,14 @@ func NewWorker(cfg config.Worker, log *slog.Logger) (*worker.Worker, error) {
 	if len(hs) == 0 {
 		return nil, errors.New("handlers: the configuration declares none, so this worker could run nothing; see docs/configuration.md")
 	}
+	tls, err := cfg.Orchestrator.TLS.Files().Config()
+	if err != nil {
+		return nil, fmt.Errorf("orchestrator.tls: %w", err)
+	}
 	w, err := worker.New(worker.Options{
 		RedisURL: cfg.Redis.URL, Queues: cfg.Queues, Concurrency: cfg.Concurrency, VisibilityTimeout: cfg.VisibilityTimeout,
 		ShutdownGrace: orNone(cfg.ShutdownGrace), StartDeadline: orNone(cfg.StartDeadline), Log: log,
+		OrchestratorURL: cfg.Orchestrator.URL, OrchestratorToken: cfg.Orchestrator.Token, OrchestratorTLS: tls, HeartbeatInterval: cfg.HeartbeatInterval,
 	})
 	if err != nil {
 		return nil, err
@@ -81,15 +87,5 @@ func orNone(d time.Duration) time.Duration {
 }
 
 func healthOf(w *worker.Worker) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", func(rw http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(rw, `{"status":"alive"}`) })
-	mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, _ *http.Request) {
-		if !w.Ready() {
-			rw.WriteHeader(http.StatusServiceUnavailable)
-			_, _ = fmt.Fprintln(rw, `{"status":"not ready","reasons":["not fetching from Redis"]}`)
-			return
-		}
-		_, _ = fmt.Fprintln(rw, `{"status":"ready"}`)
-	})
-	return mux
+	return rpc.NewHealthHandler(func(context.Context) error { return w.Check() }, w.Stuck)
 }

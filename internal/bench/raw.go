@@ -2,17 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/penstock-dev/penstock/task"
-	"github.com/penstock-dev/penstock/worker"
 )
 
 // rawStreams is the lower bound: XADD, XREADGROUP, XACK with go-redis and
@@ -173,29 +168,4 @@ func (b *bench) rawLatency(ctx context.Context) error {
 	b.add("raw: start latency at 500/s, p50", "ms", "", p50)
 	b.add("raw: start latency at 500/s, p99", "ms", "", p99)
 	return b.raw.c.Del(ctx, s).Err()
-}
-
-// noopWorkerTimed is noopWorker with a handler that notes when it starts.
-func (b *bench) noopWorkerTimed(ctx context.Context, queue string, lat *latencies) (stop func() error, err error) {
-	w, err := worker.New(worker.Options{
-		RedisURL: b.dev.RedisURL, Queues: []string{queue}, Concurrency: concurrency, IgnoreSignals: true,
-		Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		return nil, err
-	}
-	w.HandleRaw(noop.Name(), func(_ context.Context, r *task.Raw) (json.RawMessage, error) {
-		var p struct {
-			I int `json:"i"`
-		}
-		if err := json.Unmarshal(r.Payload, &p); err != nil {
-			return nil, err
-		}
-		lat.started(p.I)
-		return nil, nil
-	})
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
-	return func() error { cancel(); return <-done }, nil
 }

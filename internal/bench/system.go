@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/penstock-dev/penstock/protocol"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 	"github.com/penstock-dev/penstock/task"
 )
@@ -52,12 +54,13 @@ func (c *counter) wait(ctx context.Context) error {
 
 func (b *bench) queue() string { return fmt.Sprintf("bench-%d", time.Now().UnixNano()) }
 
-// enqueueAll enqueues n tasks through the RPC in batches from a few callers.
-func (b *bench) enqueueAll(ctx context.Context, queue string, n int) error {
+// enqueueAll enqueues n tasks through the RPC in batches from a few callers
+// and returns their ids in order.
+func (b *bench) enqueueAll(ctx context.Context, n int, request func(i int) *task.Request) ([]string, error) {
 	const chunk, callers = 500, 4
 	var wg sync.WaitGroup
 	var next atomic.Int64
-	errs := make(chan error, callers)
+	ids, errs := make([]string, n), make(chan error, callers)
 	for range callers {
 		wg.Go(func() {
 			for {
@@ -65,17 +68,7 @@ func (b *bench) enqueueAll(ctx context.Context, queue string, n int) error {
 				if from >= n {
 					return
 				}
-				reqs := make([]*task.Request, min(chunk, n-from))
-				for i := range reqs {
-					reqs[i] = &task.Request{Type: noop.Name(), Queue: queue, Payload: b.payload}
-				}
-				res, err := b.client.EnqueueMany(ctx, reqs)
-				for _, r := range res {
-					if err == nil {
-						err = r.Err
-					}
-				}
-				if err != nil {
+				if err := b.enqueueChunk(ctx, ids[from:min(from+chunk, n)], from, request); err != nil {
 					errs <- err
 					return
 				}
@@ -85,35 +78,59 @@ func (b *bench) enqueueAll(ctx context.Context, queue string, n int) error {
 	wg.Wait()
 	select {
 	case err := <-errs:
-		return err
+		return nil, err
 	default:
-		return nil
+		return ids, nil
 	}
 }
 
-// finished waits until every task of the queue succeeded on record.
+func (b *bench) enqueueChunk(ctx context.Context, ids []string, from int, request func(i int) *task.Request) error {
+	reqs := make([]*task.Request, len(ids))
+	for i := range reqs {
+		reqs[i] = request(from + i)
+	}
+	res, err := b.client.EnqueueMany(ctx, reqs)
+	if err != nil {
+		return err
+	}
+	for i, r := range res {
+		if r.Err != nil {
+			return r.Err
+		}
+		ids[i] = r.Value.TaskID
+	}
+	return nil
+}
+
+// noops makes requests of tasks that do nothing.
+func (b *bench) noops(queue string) func(int) *task.Request {
+	return func(int) *task.Request { return &task.Request{Type: noop.Name(), Queue: queue, Payload: b.payload} }
+}
+
+// finished waits until every task of the queue, all of which have run, succeeded
+// on record.
 func (b *bench) finished(ctx context.Context, queue string, n int) error {
-	for {
-		res, err := b.client.RPC().GetQueue(ctx, connect.NewRequest(&penstockv1.GetQueueRequest{Queue: queue}))
-		if err != nil {
-			return err
-		}
-		if q := res.Msg; q.Undelivered+q.Pending+q.Backlog == 0 {
-			break
-		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
+	// Counting in Postgres is work that would be measured too: it comes last.
+	for b.raw.open(ctx, protocol.StreamResult, protocol.GroupOrchestrators) > 0 {
+		if err := pause(ctx, 5*time.Millisecond); err != nil {
 			return err
 		}
 	}
+	return b.become(ctx, queue, "succeeded", n, 20*time.Millisecond)
+}
+
+// become waits until the queue's tasks are n in one state and none in another;
+// it looks every so often.
+func (b *bench) become(ctx context.Context, queue, state string, n int, every time.Duration) error {
 	for {
 		res, err := b.client.RPC().CountTasks(ctx, connect.NewRequest(&penstockv1.CountTasksRequest{Queue: queue}))
 		if err != nil {
 			return err
 		}
-		if c := res.Msg.Counts; len(c) == 1 && c[0].State == "succeeded" && c[0].Count == int64(n) {
+		if c := res.Msg.Counts; len(c) == 1 && c[0].State == state && c[0].Count == int64(n) {
 			return nil
 		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
+		if err := pause(ctx, every); err != nil {
 			return err
 		}
 	}
@@ -132,7 +149,7 @@ func pause(ctx context.Context, d time.Duration) error {
 func (b *bench) enqueueDrain(ctx context.Context) error {
 	q := b.queue()
 	t := time.Now()
-	if err := b.enqueueAll(ctx, q, b.n); err != nil {
+	if _, err := b.enqueueAll(ctx, b.n, b.noops(q)); err != nil {
 		return err
 	}
 	b.add("enqueue, batches through the RPC", "tasks/s", "raw: XADD, pipelines of 100", elapsed(b.n, t))
@@ -162,7 +179,7 @@ func (b *bench) through(ctx context.Context) error {
 		return err
 	}
 	t := time.Now()
-	if err := b.enqueueAll(ctx, q, b.n); err != nil {
+	if _, err := b.enqueueAll(ctx, b.n, b.noops(q)); err != nil {
 		return err
 	}
 	if err := c.wait(ctx); err != nil {
@@ -206,7 +223,7 @@ func (b *bench) single(ctx context.Context) error {
 	default:
 	}
 	b.add("enqueue, single calls from 64 goroutines", "tasks/s", "raw: XADD, pipelines of 100", elapsed(n, t))
-	if err := b.finished(ctx, q, n); err != nil {
+	if err := errors.Join(c.wait(ctx), b.finished(ctx, q, n)); err != nil {
 		return err
 	}
 	return stop()
@@ -219,7 +236,7 @@ const latencyRate = 500
 func (b *bench) startLatency(ctx context.Context) error {
 	q := b.queue()
 	lat := newLatencies(b.latency)
-	w, err := b.noopWorkerTimed(ctx, q, lat)
+	stop, err := b.noopWorkerTimed(ctx, q, lat)
 	if err != nil {
 		return err
 	}
@@ -238,7 +255,21 @@ func (b *bench) startLatency(ctx context.Context) error {
 	p50, p99 := lat.percentiles()
 	b.add("start latency at 500/s, p50", "ms", "raw: start latency at 500/s, p50", p50)
 	b.add("start latency at 500/s, p99", "ms", "raw: start latency at 500/s, p99", p99)
-	return w()
+	return stop()
+}
+
+// noopWorkerTimed is noopWorker with a handler that notes when it starts.
+func (b *bench) noopWorkerTimed(ctx context.Context, queue string, lat *latencies) (stop func() error, err error) {
+	return b.work(ctx, queue, concurrency, map[string]task.Handler{noop.Name(): func(_ context.Context, r *task.Raw) (json.RawMessage, error) {
+		var p struct {
+			I int `json:"i"`
+		}
+		if err := json.Unmarshal(r.Payload, &p); err != nil {
+			return nil, err
+		}
+		lat.started(p.I)
+		return nil, nil
+	}})
 }
 
 // pace calls send(i) in its own goroutine at latencyRate, open loop.

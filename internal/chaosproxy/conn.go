@@ -17,7 +17,7 @@ type conn struct {
 	once           sync.Once
 
 	mu      sync.Mutex
-	rule    *Rule // applies to this connection: its replies are lost
+	rule    *active // applies to this connection: its replies are lost
 	matched int
 	lost    []byte // replies that were lost
 	probes  int    // probes under way
@@ -63,10 +63,11 @@ func (c *conn) requests() {
 
 // command forwards one command, or cuts the connection before it.
 func (c *conn) command(b []byte) error {
+	inForce, rewrite := c.proxy.current()
 	c.mu.Lock()
 	rule := c.rule
 	if rule == nil {
-		rule = c.proxy.current()
+		rule = inForce
 	}
 	cut := false
 	if rule != nil && rule.Match(b) {
@@ -78,6 +79,9 @@ func (c *conn) command(b []byte) error {
 	if cut {
 		c.finish()
 		return errCut
+	}
+	if rewrite != nil {
+		b = rewrite(b)
 	}
 	_, err := c.server.Write(b)
 	return err
@@ -241,3 +245,12 @@ func (postgres) ended(replies []byte) bool {
 	}
 	return false
 }
+
+// opaque is a protocol of which nothing is known.
+type opaque struct{}
+
+func (opaque) next(b []byte, _ bool) int { return len(b) }
+
+func (opaque) probe() []byte { return nil }
+
+func (opaque) ended(replies []byte) bool { return len(replies) > 0 }

@@ -1,7 +1,7 @@
-// Package chaosproxy puts a small proxy between a test and its Redis or
-// Postgres, which loses what the test wants lost: connections before a command,
-// in the middle of a pipeline, or after a command was carried out and before
-// its reply arrived.
+// Package chaosproxy puts a small proxy between a program and its Redis,
+// Postgres or HTTP server, which loses what is to be lost: connections before a
+// command, in the middle of a pipeline, or after a command was carried out and
+// before its reply arrived.
 package chaosproxy
 
 import (
@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"strconv"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -48,10 +47,10 @@ type Rule struct {
 // Proxy forwards connections to one server. Its methods may be called at any
 // time.
 type Proxy struct {
-	// URL is the server's, with the proxy's address.
+	// URL is the server's, with the proxy's address; that of TCP has the scheme
+	// http.
 	URL string
 
-	t             testing.TB
 	network, addr string
 	protocol      func() protocol
 	listener      net.Listener
@@ -61,64 +60,94 @@ type Proxy struct {
 	down  bool
 	hung  chan struct{} // closed while replies flow
 	delay time.Duration
-	rule  *Rule
-	hit   chan struct{}
+	rule  *active
+	// rewrite changes commands on their way; nil: none.
+	rewrite func(command []byte) []byte
 }
 
-// Redis starts a proxy to the Redis of a redis:// or unix:// URL. It ends with
-// the test.
-func Redis(t testing.TB, target string) *Proxy {
-	t.Helper()
+// active is a rule in force.
+type active struct {
+	Rule
+	hit chan struct{}
+}
+
+// NewRedis starts a proxy to the Redis of a redis:// or unix:// URL. The error
+// is about the URL, or the proxy's own port.
+func NewRedis(target string) (*Proxy, error) {
 	o, err := redis.ParseURL(target)
 	if err != nil {
-		t.Fatalf("chaosproxy: %v", err)
+		return nil, fmt.Errorf("chaosproxy: %w", err)
 	}
-	p := start(t, o.Network, o.Addr, func() protocol { return resp{} })
+	p, err := start(o.Network, o.Addr, func() protocol { return resp{} })
+	if err != nil {
+		return nil, err
+	}
 	u := url.URL{Scheme: "redis", Host: p.listener.Addr().String(), Path: "/" + strconv.Itoa(o.DB)}
 	if o.Password != "" {
 		u.User = url.UserPassword(o.Username, o.Password)
 	}
 	p.URL = u.String()
-	return p
+	return p, nil
 }
 
-// Postgres starts a proxy to the Postgres of a postgres:// URL. It ends with
-// the test.
-func Postgres(t testing.TB, target string) *Proxy {
-	t.Helper()
+// NewPostgres starts a proxy to the Postgres of a postgres:// URL, without
+// encryption. The error is about the URL, or the proxy's own port.
+func NewPostgres(target string) (*Proxy, error) {
 	c, err := pgx.ParseConfig(target)
 	if err != nil {
-		t.Fatalf("chaosproxy: %v", err)
+		return nil, fmt.Errorf("chaosproxy: %w", err)
 	}
 	network, addr := "tcp", net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
 	if len(c.Host) > 0 && c.Host[0] == '/' {
 		network, addr = "unix", fmt.Sprintf("%s/.s.PGSQL.%d", c.Host, c.Port)
 	}
-	p := start(t, network, addr, func() protocol { return postgres{} })
+	p, err := start(network, addr, func() protocol { return postgres{} })
+	if err != nil {
+		return nil, err
+	}
 	u := url.URL{Scheme: "postgres", Host: p.listener.Addr().String(), Path: "/" + c.Database, RawQuery: "sslmode=disable"}
 	u.User = url.UserPassword(c.User, c.Password)
 	p.URL = u.String()
-	return p
+	return p, nil
 }
 
-func start(t testing.TB, network, addr string, newProtocol func() protocol) *Proxy {
-	t.Helper()
+// NewTCP starts a proxy to an address (host:port) of which nothing is known but
+// that it answers: what the client sends in one piece is one command, and the
+// first bytes that come back are its whole reply.
+func NewTCP(addr string) (*Proxy, error) {
+	p, err := start("tcp", addr, func() protocol { return opaque{} })
+	if err != nil {
+		return nil, err
+	}
+	p.URL = "http://" + p.listener.Addr().String()
+	return p, nil
+}
+
+func start(network, addr string, newProtocol func() protocol) (*Proxy, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatalf("chaosproxy: %v", err)
+		return nil, fmt.Errorf("chaosproxy: %w", err)
 	}
 	p := &Proxy{
-		t: t, network: network, addr: addr, protocol: newProtocol, listener: l,
-		conns: map[*conn]bool{}, hung: make(chan struct{}),
+		network: network, addr: addr, protocol: newProtocol, listener: l, conns: map[*conn]bool{}, hung: make(chan struct{}),
 	}
 	close(p.hung)
-	t.Cleanup(func() {
-		_ = l.Close()
-		p.Hang(false)
-		p.Cut()
-	})
 	go p.accept()
-	return p
+	return p, nil
+}
+
+// Close ends the proxy and all connections.
+func (p *Proxy) Close() {
+	_ = p.listener.Close()
+	p.Hang(false)
+	p.Cut()
+}
+
+// Conns is the number of open connections.
+func (p *Proxy) Conns() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns)
 }
 
 func (p *Proxy) accept() {
@@ -196,27 +225,43 @@ func (p *Proxy) Lose(r Rule) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r.Times = max(r.Times, 1)
-	p.rule, p.hit = &r, make(chan struct{})
-	return p.hit
+	p.rule = &active{r, make(chan struct{})}
+	return p.rule.hit
+}
+
+// Spare takes back what Lose asked for, as far as it was not applied yet.
+func (p *Proxy) Spare() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rule = nil
+}
+
+// Rewrite has fn change every command from now on; nil: none. What fn returns
+// must be a whole command, too.
+func (p *Proxy) Rewrite(fn func(command []byte) []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rewrite = fn
 }
 
 // applied counts an application of the rule.
-func (p *Proxy) applied(r *Rule) {
+func (p *Proxy) applied(r *active) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if r.Times--; r.Times == 0 {
-		close(p.hit)
+		close(r.hit)
 	}
 }
 
-// current returns the rule in force, nil if there is none left.
-func (p *Proxy) current() *Rule {
+// current returns the rule in force, nil if there is none left, and what
+// changes commands.
+func (p *Proxy) current() (*active, func([]byte) []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.rule == nil || p.rule.Times <= 0 {
-		return nil
+		return nil, p.rewrite
 	}
-	return p.rule
+	return p.rule, p.rewrite
 }
 
 // Has returns a Match for commands that contain all the given parts.

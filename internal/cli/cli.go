@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
+	"net/url"
 	"os"
 	"os/signal"
 	"strings"
@@ -20,6 +22,7 @@ import (
 	"github.com/penstock-dev/penstock/internal/config"
 	"github.com/penstock-dev/penstock/internal/devstack"
 	"github.com/penstock-dev/penstock/internal/rpc"
+	"github.com/penstock-dev/penstock/internal/version"
 	"github.com/penstock-dev/penstock/protocol"
 )
 
@@ -30,12 +33,14 @@ const (
 	ExitUsage       = 2   // wrong arguments, flags or configuration
 	ExitNotFound    = 3   // the thing asked for does not exist
 	ExitConflict    = 4   // it exists with other fields, or its state forbids it
+	ExitDenied      = 5   // the caller's token is wrong or missing, or is not allowed to
 	ExitNotFinished = 7   // a wait ended before the task did
 	ExitInterrupted = 130 // stopped by a signal
 )
 
 const exitHelp = `Exit codes: 0 success, 1 failed, 2 wrong usage or configuration, 3 not found,
-4 conflict, 7 not finished in time, 130 interrupted.`
+4 conflict, 5 not authenticated or not allowed, 7 not finished in time,
+130 interrupted.`
 
 // exitError gives an error its exit code.
 type exitError struct {
@@ -59,7 +64,7 @@ func Main(root *cobra.Command) int {
 	redis.SetLogger(redisLog{})
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	// A second signal ends the process at once.
+	// A second signal ends the process at once, unless a command handles it.
 	context.AfterFunc(ctx, stop)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
@@ -69,13 +74,43 @@ func Main(root *cobra.Command) int {
 	return exitCode(ctx, err)
 }
 
+// onSecondSignal calls fn when the process gets its second SIGTERM or SIGINT,
+// and leaves a third to end the process at once, until release is called. The
+// first is Main's: it ends ctx.
+func onSecondSignal(ctx context.Context, fn func()) (release func()) {
+	sig, done := make(chan os.Signal, 2), make(chan struct{})
+	signal.Notify(sig, syscall.SIGTERM, syscall.SIGINT)
+	go func() {
+		defer signal.Stop(sig)
+		if ctx.Err() == nil {
+			select {
+			case <-sig:
+			case <-done:
+				return
+			}
+		}
+		select {
+		case <-sig:
+			fn()
+		case <-done:
+		}
+	}()
+	return func() { close(done) }
+}
+
 // describe adds what the server said in detail.
 func describe(err error) string {
 	if info := rpc.InfoOf(err); info != nil && info.Code != "" {
 		return (&protocol.Error{Code: protocol.Code(info.Code), Field: info.Field, Message: info.Message}).Error()
 	}
+	if connect.CodeOf(err) == connect.CodeUnauthenticated && !strings.Contains(err.Error(), "--token") {
+		return config.RedactText(fmt.Sprintf("%v (--token, --token-file, PENSTOCK_TOKEN or PENSTOCK_TOKEN_FILE say who you are)", err))
+	}
 	if connect.CodeOf(err) == connect.CodeUnavailable && !connect.IsWireError(err) {
 		return config.RedactText(fmt.Sprintf("no orchestrator answers: %v (is it running? --server or PENSTOCK_SERVER says where)", err))
+	}
+	if e, ok := errors.AsType[*connect.Error](err); ok && e.Code() == connect.CodePermissionDenied {
+		return config.RedactText(e.Message())
 	}
 	return config.RedactText(err.Error())
 }
@@ -102,8 +137,11 @@ func exitCode(ctx context.Context, err error) int {
 	case protocol.CodeInputInvalid:
 		return ExitUsage
 	}
-	if connect.CodeOf(err) == connect.CodeInvalidArgument {
+	switch connect.CodeOf(err) {
+	case connect.CodeInvalidArgument:
 		return ExitUsage
+	case connect.CodeUnauthenticated, connect.CodePermissionDenied:
+		return ExitDenied
 	}
 	return ExitFailed
 }
@@ -112,7 +150,7 @@ func exitCode(ctx context.Context, err error) int {
 func root(name, short, long string) *cobra.Command {
 	c := &cobra.Command{
 		Use: name, Short: short, Long: strings.TrimSpace(long) + "\n\n" + exitHelp,
-		SilenceUsage: true, SilenceErrors: true, Version: version(),
+		SilenceUsage: true, SilenceErrors: true, Version: version.String(),
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true}, SuggestionsMinimumDistance: 2,
 	}
 	group(c)
@@ -167,11 +205,30 @@ func dial(cmd *cobra.Command) (*client.Client, error) {
 	if err != nil {
 		return nil, usage(err)
 	}
-	c, err := client.NewWith(cfg.Server, client.Options{RetryFor: -1})
+	tls, err := cfg.TLS.Files().Config()
+	if err != nil {
+		return nil, usage(fmt.Errorf("tls: %w", err))
+	}
+	c, err := client.NewWith(cfg.Server, client.Options{RetryFor: -1, Token: cfg.Token, TLS: tls})
 	if err != nil {
 		return nil, usage(err)
 	}
+	if cfg.Token != "" && exposed(cfg.Server) {
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "warning: the token goes to %s unencrypted; use https://\n", config.RedactURL(cfg.Server))
+	}
 	return c, nil
+}
+
+// exposed reports whether calls to a server can be read on the way.
+func exposed(server string) bool {
+	u, err := url.Parse(server)
+	if err != nil || u.Scheme != "http" {
+		return false
+	}
+	if ip, err := netip.ParseAddr(u.Hostname()); err == nil {
+		return !ip.IsLoopback()
+	}
+	return u.Hostname() != "localhost"
 }
 
 // output returns the writer of a command's results and whether they are JSON.

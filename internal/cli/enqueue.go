@@ -17,7 +17,8 @@ import (
 func enqueueCmd() *cobra.Command {
 	var f struct {
 		id, key, scope, queue, trace, at string
-		delay, timeout                   time.Duration
+		expires                          string
+		delay, timeout, within, beat     time.Duration
 		maxRetries                       int32
 	}
 	c := &cobra.Command{
@@ -59,6 +60,20 @@ func enqueueCmd() *cobra.Command {
 				ms := int32(min(max(f.timeout.Milliseconds(), -1), 1<<31-1))
 				req.TimeoutMs = &ms
 			}
+			if req.ExpiresAt, err = timeFlag("expires-at", f.expires); err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("start-within") {
+				if f.expires != "" {
+					return usage(fmt.Errorf("--expires-at and --start-within exclude each other"))
+				}
+				ms := f.within.Milliseconds()
+				req.ScheduleToStartTimeoutMs = &ms
+			}
+			if cmd.Flags().Changed("heartbeat-timeout") {
+				ms := int32(min(max(f.beat.Milliseconds(), -1), 1<<31-1))
+				req.HeartbeatTimeoutMs = &ms
+			}
 			if cmd.Flags().Changed("max-retries") {
 				req.MaxRetries = &f.maxRetries
 			}
@@ -89,6 +104,9 @@ func enqueueCmd() *cobra.Command {
 	c.Flags().StringVar(&f.at, "at", "", "run at this RFC 3339 time")
 	c.Flags().DurationVar(&f.delay, "delay", 0, "run this long from now")
 	c.Flags().DurationVar(&f.timeout, "timeout", 0, "start-to-close timeout of one execution")
+	c.Flags().StringVar(&f.expires, "expires-at", "", "cancel the task if it has not started by this RFC 3339 time")
+	c.Flags().DurationVar(&f.within, "start-within", 0, "the same, counted from when the task is due")
+	c.Flags().DurationVar(&f.beat, "heartbeat-timeout", 0, "how long the handler may go without reporting progress")
 	c.Flags().Int32Var(&f.maxRetries, "max-retries", 0, "additional attempts after the first")
 	return c
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -19,14 +20,16 @@ import (
 const healthTimeout = 4 * time.Second
 
 // checkReady asks a process for /readyz; the error has what it answered.
-func checkReady(ctx context.Context, base string) error {
+func checkReady(ctx context.Context, base string, tls *tls.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(base, "/")+"/readyz", nil)
 	if err != nil {
 		return usage(err)
 	}
-	res, err := http.DefaultClient.Do(req)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: tls}}
+	defer client.CloseIdleConnections()
+	res, err := client.Do(req)
 	if err != nil {
 		return err
 	}
@@ -47,7 +50,11 @@ func orchestratorHealthCmd() *cobra.Command {
 			if err != nil {
 				return usage(err)
 			}
-			return checkReady(cmd.Context(), cfg.Server)
+			tls, err := cfg.TLS.Files().Config()
+			if err != nil {
+				return usage(fmt.Errorf("tls: %w", err))
+			}
+			return checkReady(cmd.Context(), cfg.Server, tls)
 		},
 	}
 	config.AddFlags(c.Flags(), config.DefaultClient())
@@ -70,7 +77,7 @@ func workerHealthCmd() *cobra.Command {
 			if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 				host = "127.0.0.1"
 			}
-			return checkReady(cmd.Context(), "http://"+net.JoinHostPort(host, port))
+			return checkReady(cmd.Context(), "http://"+net.JoinHostPort(host, port), nil)
 		},
 	}
 	config.AddFlags(c.Flags(), config.DefaultWorker())

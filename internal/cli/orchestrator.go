@@ -26,7 +26,7 @@ report. Any number of orchestrators share one Postgres and one Redis.
 Try it:   orchestrator dev                     a whole system on this machine
           orchestrator enqueue echo '{"n":1}'  (in a second terminal)
           orchestrator task list`)
-	c.AddCommand(serveCmd(), devCmd(), demoCmd(), migrateCmd(), enqueueCmd(), taskCmd(), queueCmd(), configCmd(), orchestratorHealthCmd())
+	c.AddCommand(serveCmd(), devCmd(), demoCmd(), migrateCmd(), enqueueCmd(), taskCmd(), eventsCmd(), scheduleCmd(), approvalCmd(), guardCmd(), queueCmd(), effectCmd(), workersCmd(), deploymentCmd(), tokenCmd(), configCmd(), withAcceptance(withGate(verifyCmd())), reconcileCmd(), orchestratorHealthCmd())
 	return c
 }
 
@@ -47,9 +47,11 @@ func load(cmd *cobra.Command) (config.Orchestrator, *config.Origins, *slog.Logge
 func serveCmd() *cobra.Command {
 	c := &cobra.Command{
 		Use: "serve", Short: "Run an orchestrator", Args: args(cobra.NoArgs),
-		Long: `Run an orchestrator until SIGTERM or SIGINT. It needs postgres.url and redis.url
-(PENSTOCK_POSTGRES_URL, PENSTOCK_REDIS_URL). Every setting is in
-docs/configuration.md; see also: orchestrator config print.`,
+		Long: `Run an orchestrator until SIGTERM or SIGINT; open calls and outcomes in hand are
+finished first, within server.shutdown_grace. After a second signal it ends within
+2 s, with exit code 130. It needs postgres.url and redis.url (PENSTOCK_POSTGRES_URL,
+PENSTOCK_REDIS_URL). Every setting is in docs/configuration.md; see also:
+orchestrator config print.`,
 		Example: "  PENSTOCK_POSTGRES_URL=postgres://penstock@localhost/penstock \\\n  PENSTOCK_REDIS_URL=redis://localhost:6379/0 orchestrator serve",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, _, log, err := load(cmd)
@@ -63,6 +65,7 @@ docs/configuration.md; see also: orchestrator config print.`,
 			if err != nil {
 				return err
 			}
+			defer onSecondSignal(cmd.Context(), o.Hurry)()
 			return o.Run(cmd.Context())
 		},
 	}

@@ -1,13 +1,16 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
+	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -44,7 +47,7 @@ func stamp(t *timestamppb.Timestamp) string {
 // short.
 func line(s string, n int) string {
 	s = strings.Map(func(r rune) rune {
-		if r < 0x20 || r == 0x7f || 0x80 <= r && r < 0xa0 {
+		if unsafeRune(r) {
 			return ' '
 		}
 		return r
@@ -55,12 +58,139 @@ func line(s string, n int) string {
 	return s
 }
 
+// unsafeRune reports what moves the cursor, colours, rings, breaks the line or
+// shows the text in another order than it is stored.
+func unsafeRune(r rune) bool {
+	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
+}
+
+// block makes a text of several lines safe for a terminal.
+func block(s string) string {
+	lines := strings.Split(s, "\n")
+	for i, l := range lines {
+		lines[i] = line(l, len(l)+1)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// prettyJSON indents a JSON value; its numbers and the order of its keys stay.
+func prettyJSON(b []byte) string {
+	var out bytes.Buffer
+	if json.Indent(&out, bytes.TrimSpace(b), "", "  ") != nil {
+		return string(b)
+	}
+	return out.String()
+}
+
+// printer writes what a command found, in the format of --output.
+type printer struct {
+	w      io.Writer
+	format string // table, json or jsonl
+}
+
+func newPrinter(cmd *cobra.Command) (*printer, error) {
+	f, _ := cmd.Flags().GetString("output")
+	switch f {
+	case "table", "json", "jsonl":
+		return &printer{cmd.OutOrStdout(), f}, nil
+	}
+	return nil, usage(fmt.Errorf("--output is %q, want table, json or jsonl", f))
+}
+
+func (p *printer) table() bool { return p.format == "table" }
+
+// columns writes a table whose cells are separated by tabs.
+func (p *printer) columns(fill func(w io.Writer)) error {
+	tw := tabwriter.NewWriter(p.w, 0, 0, 2, ' ', 0)
+	fill(tw)
+	return tw.Flush()
+}
+
+// listing writes a list that comes in pages and keeps one page at a time: rows
+// of a table, the elements of one JSON document, or a JSON object a line.
+type listing[T proto.Message] struct {
+	p    *printer
+	key  string // of the list in the JSON document
+	head string // of the table
+	row  func(w io.Writer, item T)
+	n    int // items written
+
+	begun bool
+}
+
+// pages fetches and writes at most limit items (0: all) and returns the token
+// of the page after them.
+func (l *listing[T]) pages(limit, size int, token string, fetch func(size int32, token string) ([]T, string, error)) (string, error) {
+	if limit < 0 {
+		return "", usage(fmt.Errorf("--limit is %d, want at least 1, or 0 for all", limit))
+	}
+	for {
+		n := size
+		if limit > 0 {
+			n = min(size, limit-l.n)
+		}
+		items, next, err := fetch(int32(n), token)
+		if err != nil {
+			return "", err
+		}
+		last := next == "" || limit > 0 && l.n+len(items) >= limit
+		if err := l.page(items, next, last); err != nil {
+			return "", err
+		}
+		if last {
+			return next, nil
+		}
+		token = next
+	}
+}
+
+func (l *listing[T]) page(items []T, next string, last bool) error {
+	first := !l.begun
+	l.begun = true
+	l.n += len(items)
+	if l.p.table() {
+		return l.p.columns(func(w io.Writer) {
+			if first {
+				_, _ = fmt.Fprintln(w, l.head)
+			}
+			for _, i := range items {
+				l.row(w, i)
+			}
+		})
+	}
+	var b []byte
+	if l.p.format == "json" && first {
+		b = fmt.Appendf(b, `{"%s":[`, l.key)
+	}
+	for n, i := range items {
+		if l.p.format == "json" && (n > 0 || !first) {
+			b = append(b, ',')
+		}
+		var err error
+		if b, err = rpc.MarshalJSON(b, i); err != nil {
+			return err
+		}
+		if l.p.format == "jsonl" {
+			b = append(b, '\n')
+		}
+	}
+	if l.p.format == "json" && last {
+		token, err := json.Marshal(next)
+		if err != nil {
+			return err
+		}
+		b = fmt.Appendf(b, "],\"next_page_token\":%s}\n", token)
+	}
+	_, err := l.p.w.Write(b)
+	return err
+}
+
 func taskTable(w io.Writer, tasks []*penstockv1.Task) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(tw, "TASK ID\tTYPE\tSTATE\tATTEMPT\tQUEUE\tCREATED\tERROR")
+	_, _ = fmt.Fprintln(tw, "TASK ID\tTYPE\tSTATE\tATTEMPT\tQUEUE\tCREATED\tEXPIRES\tERROR")
 	for _, t := range tasks {
-		_, _ = fmt.Fprintf(tw, "%s\t%s\t%s\t%d/%d\t%s\t%s\t%s\n", line(t.TaskId, 64), t.Type, t.State, t.Attempt, t.MaxRetries+1,
-			t.Queue, stamp(t.CreatedAt), t.LastErrorCode.GetValue())
+		_, _ = fmt.Fprintf(tw, "%s\t%s\t%s\t%d/%d\t%s\t%s\t%s\t%s\n", line(t.TaskId, 64), t.Type, t.State, t.Attempt, t.MaxRetries+1,
+			t.Queue, stamp(t.CreatedAt), stamp(t.ExpiresAt), t.LastErrorCode.GetValue())
 	}
 	return tw.Flush()
 }
@@ -78,6 +208,18 @@ func taskDetail(w io.Writer, t *penstockv1.Task) error {
 	row("created_at", stamp(t.CreatedAt))
 	row("started_at", stamp(t.StartedAt))
 	row("finished_at", stamp(t.FinishedAt))
+	if t.ScheduledAt != nil {
+		row("scheduled_at", stamp(t.ScheduledAt))
+	}
+	if t.ScheduleId != "" {
+		row("schedule_id", t.ScheduleId)
+	}
+	if t.ExpiresAt != nil {
+		row("expires_at", stamp(t.ExpiresAt))
+	}
+	if t.HeartbeatTimeoutMs > 0 {
+		row("heartbeat_timeout", time.Duration(t.HeartbeatTimeoutMs)*time.Millisecond)
+	}
 	if t.NextRetryAt != nil {
 		row("next_retry_at", stamp(t.NextRetryAt))
 	}
@@ -87,8 +229,17 @@ func taskDetail(w io.Writer, t *penstockv1.Task) error {
 	if t.DlqId != "" {
 		row("dlq_id", t.DlqId)
 	}
+	if t.OriginDlqId != "" {
+		row("origin_dlq_id", t.OriginDlqId)
+	}
 	row("worker_id", line(t.WorkerId, 255))
 	row("trace_id", line(t.TraceId, 255))
+	if t.HeartbeatAt != nil {
+		row("heartbeat_at", stamp(t.HeartbeatAt))
+	}
+	if len(t.Progress) > 0 {
+		row("progress", line(string(t.Progress), 500))
+	}
 	if len(t.Payload) > 0 {
 		row("payload", line(string(t.Payload), 500))
 	}

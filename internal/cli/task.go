@@ -15,9 +15,9 @@ import (
 )
 
 func taskCmd() *cobra.Command {
-	c := group(&cobra.Command{Use: "task", Short: "Look at tasks and their events"})
+	c := group(&cobra.Command{Use: "task", Short: "Look at tasks and their events, cancel and reschedule them"})
 	clientFlags(c)
-	c.AddCommand(taskGetCmd(), taskListCmd(), taskCountCmd(), taskWaitCmd(), taskEventsCmd(), taskWatchCmd())
+	c.AddCommand(taskGetCmd(), taskListCmd(), taskCancelCmd(), taskRescheduleCmd(), taskCountCmd(), taskWaitCmd(), taskGraphCmd(), taskEventsCmd(), taskWatchCmd())
 	return c
 }
 
@@ -173,39 +173,6 @@ func taskWaitCmd() *cobra.Command {
 	}
 	c.Flags().DurationVar(&limit, "timeout", 5*time.Minute, "wait at most this long")
 	return c
-}
-
-func taskEventsCmd() *cobra.Command {
-	return &cobra.Command{
-		Use: "events TASK_ID", Short: "Show a task's event log", Args: args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, a []string) error {
-			w, asJSON, err := output(cmd)
-			if err != nil {
-				return err
-			}
-			cl, err := dial(cmd)
-			if err != nil {
-				return err
-			}
-			out := &penstockv1.ListEventsResponse{}
-			for after := int32(0); ; {
-				res, err := cl.RPC().ListEvents(cmd.Context(), connect.NewRequest(&penstockv1.ListEventsRequest{
-					TaskId: a[0], Tenant: tenantOf(cmd), AfterSeq: after, PageSize: 1000,
-				}))
-				if err != nil {
-					return err
-				}
-				out.Events = append(out.Events, res.Msg.Events...)
-				if after = res.Msg.NextAfterSeq; after == 0 {
-					break
-				}
-			}
-			if asJSON {
-				return writeMessage(w, out)
-			}
-			return eventTable(w, out.Events, false)
-		},
-	}
 }
 
 func taskWatchCmd() *cobra.Command {

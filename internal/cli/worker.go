@@ -15,8 +15,9 @@ import (
 func Worker() *cobra.Command {
 	c := root("worker", "Runs tasks with handlers declared in a configuration file", `
 Penstock's ready-made worker. Its configuration file declares a handler for
-each task type: http (POST the payload), exec (run a program), echo, sleep.
-It needs Redis only. To write handlers in Go, use package worker instead.
+each task type: http (POST the payload), exec (run a program), echo, sleep,
+inject (fail as the payload says). It needs Redis only. To write handlers in Go,
+use package worker instead.
 
 On SIGTERM or SIGINT it stops fetching, lets running tasks finish for
 shutdown_grace, hands back the rest, and leaves. A second signal ends it at once.`)

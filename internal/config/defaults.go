@@ -5,6 +5,9 @@ import "time"
 // defaultVisibilityTimeout is shared: orchestrators and workers must agree.
 const defaultVisibilityTimeout = 300 * time.Second
 
+// defaultHeartbeatInterval is that of workers, too.
+const defaultHeartbeatInterval = 30 * time.Second
+
 // DefaultOrchestrator returns the orchestrator's defaults. They are valid but
 // name neither Postgres nor Redis; see RequirePostgres and RequireRedis.
 func DefaultOrchestrator() Orchestrator {
@@ -27,10 +30,14 @@ func DefaultOrchestrator() Orchestrator {
 		Dispatch: Dispatch{Window: 10_000, MaxBatch: 1000, PollInterval: time.Second},
 		Result:   Result{MaxBatch: 512, Consumers: 2, TakeOver: 5 * time.Second},
 		Recovery: Recovery{
-			VisibilityTimeout: defaultVisibilityTimeout,
-			ReconcileInterval: time.Minute,
-			InstanceTTL:       5 * time.Second,
-			MaxInterruptions:  3,
+			VisibilityTimeout:  defaultVisibilityTimeout,
+			ReconcileInterval:  time.Minute,
+			InstanceTTL:        5 * time.Second,
+			TimeoutGrace:       10 * time.Second,
+			HeartbeatInterval:  defaultHeartbeatInterval,
+			ExpiryGrace:        5 * time.Second,
+			MaxInterruptions:   3,
+			UnknownTypeTimeout: 24 * time.Hour,
 		},
 		Retry: Retry{
 			MaxRetries: 3,
@@ -40,7 +47,13 @@ func DefaultOrchestrator() Orchestrator {
 			JitterMax:  300 * time.Millisecond,
 		},
 		Log:       defaultLog(),
-		Retention: Retention{TrimInterval: time.Second, TrimGrace: 5 * time.Second},
+		Retention: Retention{TrimInterval: time.Second, TrimGrace: 5 * time.Second, Consumers: 24 * time.Hour, Tombstones: 10 * time.Minute},
+		Effects:   Effects{DoubtAfter: 5 * time.Second},
+		Schedules: Schedules{MissedGrace: time.Minute, KeepFires: 30 * 24 * time.Hour},
+		Replay:    Replay{ProposalTTL: 24 * time.Hour, DraftTTL: 24 * time.Hour},
+		Alerts: Alerts{
+			Interval: 10 * time.Second, RetryingPercent: 50, RetryingMinimum: 100, DLQGrowth: 100, Window: 5 * time.Minute, InvalidInARow: 10,
+		},
 	}
 }
 
@@ -53,6 +66,7 @@ func DefaultWorker() Worker {
 		VisibilityTimeout: defaultVisibilityTimeout,
 		ShutdownGrace:     20 * time.Second,
 		StartDeadline:     time.Minute,
+		HeartbeatInterval: defaultHeartbeatInterval,
 		Log:               defaultLog(),
 	}
 }

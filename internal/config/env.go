@@ -46,6 +46,8 @@ func checkEnv(env []string) *faults {
 		case serviceEnv.MatchString(entry):
 		case rest == "HANDLERS" || strings.HasPrefix(rest, "HANDLERS_"):
 			f.addf(name, "unknown setting; handlers can be set in a file only")
+		case rest == "TYPES" || strings.HasPrefix(rest, "TYPES_"):
+			f.addf(name, "unknown setting; types can be set in a file only")
 		default:
 			f.addf(name, "unknown setting%s", hint(envPrefix, rest, known))
 		}

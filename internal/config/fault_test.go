@@ -76,7 +76,7 @@ func TestWorkerFileFaults(t *testing.T) {
 		{"list of numbers", "queues: [1]", []string{"queues: must be a list of strings, got a list"}},
 		{"misspelt", "handlers: {email.send: {knd: echo}, b: {kind: ecko}}",
 			[]string{`handlers["email.send"].knd: unknown key; did you mean kind? (file `,
-				`handlers["b"].kind: must be http, exec, echo or sleep, got "ecko" (file `}},
+				`handlers["b"].kind: must be http, exec, echo, sleep or inject, got "ecko" (file `}},
 		{"no section", "handlers: 5", []string{"handlers: must be a section, got 5"}},
 		{"entry is no section", "handlers: {a: exec}", []string{`handlers["a"]: must be a section, got "exec"`}},
 		{"command is a string", "handlers: {a: {kind: exec, command: run it}}",
@@ -142,6 +142,7 @@ func TestCheckEnv(t *testing.T) {
 		{"PENSTOCK_CONFG=a", "PENSTOCK_CONFG: unknown setting; did you mean PENSTOCK_CONFIG?"},
 		{"PENSTOCK_QUEUE=a", "PENSTOCK_QUEUE: unknown setting; did you mean PENSTOCK_QUEUES?"},
 		{"PENSTOCK_HANDLERS=a", "PENSTOCK_HANDLERS: unknown setting; handlers can be set in a file only"},
+		{"PENSTOCK_TYPES_A=a", "PENSTOCK_TYPES_A: unknown setting; types can be set in a file only"},
 		{"PENSTOCK_ABRACADABRA_OPEN=1", "PENSTOCK_ABRACADABRA_OPEN: unknown setting; the nearest one is PENSTOCK_"},
 	} {
 		err := checkEnv([]string{tt.entry}).err()

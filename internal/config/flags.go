@@ -34,6 +34,8 @@ func AddFlags(fs *pflag.FlagSet, cfg any) {
 			fs.Int(k.Flag, value, usage)
 		case bool:
 			fs.Bool(k.Flag, value, usage)
+		case []time.Duration:
+			fs.DurationSlice(k.Flag, value, usage)
 		case []string:
 			fs.StringSlice(k.Flag, value, usage)
 		case string:

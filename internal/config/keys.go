@@ -16,6 +16,8 @@ const (
 	typeDuration = "duration"
 	typeList     = "list"
 	typeMap      = "map"
+	// typeDurations is a list whose items are durations.
+	typeDurations = "durations"
 )
 
 // envPrefix starts the name of every environment variable of Penstock.
@@ -25,12 +27,15 @@ const envPrefix = "PENSTOCK_"
 type Key struct {
 	// Name is the dotted key, e.g. "server.listen".
 	Name string
-	// Type is string, integer, boolean, duration, list or map. A list is
-	// written with commas where it must be one string. A map can be set in a
-	// file only.
+	// Type is string, integer, boolean, duration, list, durations or map. A
+	// list is written with commas where it must be one string. A map can be set
+	// in a file only.
 	Type string
-	// Default is the value in the struct that was walked, as Print shows it.
+	// Default is the value in the struct that was walked, as Print shows it;
+	// empty if that is unset.
 	Default string
+	// Inherits is the key whose value is taken where this one is unset, or "".
+	Inherits string
 	// Allowed describes the bounds or the allowed strings; empty: any.
 	Allowed string
 	// Doc is one or more sentences.
@@ -56,8 +61,14 @@ func Keys(cfg any) []Key {
 }
 
 // HandlerKeys lists the keys of one entry of a worker's handlers.
-func HandlerKeys() []Key {
-	keys := Keys(Handler{})
+func HandlerKeys() []Key { return entryKeys(Handler{}) }
+
+// TypeKeys lists the keys of one entry of an orchestrator's types.
+func TypeKeys() []Key { return entryKeys(Type{}) }
+
+// entryKeys lists the keys of an entry of a map: file only.
+func entryKeys(entry any) []Key {
+	keys := Keys(entry)
 	for i := range keys {
 		keys[i].Env, keys[i].Flag = "", ""
 	}
@@ -100,11 +111,12 @@ func walk(v reflect.Value, prefix string, index []int) []Key {
 
 func newKey(name string, index []int, field reflect.StructField, v reflect.Value) Key {
 	k := Key{
-		Name:   name,
-		Type:   typeOf(field.Type),
-		Doc:    field.Tag.Get("doc"),
-		Secret: field.Tag.Get("secret") == "true",
-		index:  index,
+		Name:     name,
+		Type:     typeOf(field.Type),
+		Doc:      field.Tag.Get("doc"),
+		Secret:   field.Tag.Get("secret") == "true",
+		Inherits: field.Tag.Get("inherits"),
+		index:    index,
 	}
 	k.rule = newRule(name, k.Type, field.Tag)
 	k.Allowed = k.rule.String()
@@ -124,12 +136,19 @@ func flagName(key string) string {
 	return strings.NewReplacer(".", "-", "_", "-").Replace(key)
 }
 
-var durationType = reflect.TypeFor[time.Duration]()
+var (
+	durationType  = reflect.TypeFor[time.Duration]()
+	durationsType = reflect.TypeFor[[]time.Duration]()
+)
 
 func typeOf(t reflect.Type) string {
 	switch {
+	case t.Kind() == reflect.Pointer:
+		return typeOf(t.Elem())
 	case t == durationType:
 		return typeDuration
+	case t == durationsType:
+		return typeDurations
 	case t.Kind() == reflect.String:
 		return typeString
 	case t.Kind() == reflect.Int:
@@ -155,7 +174,7 @@ type rule struct {
 }
 
 func newRule(name, typ string, tag reflect.StructTag) rule {
-	r := rule{duration: typ == typeDuration, zero: tag.Get("zero") == "true"}
+	r := rule{duration: typ == typeDuration || typ == typeDurations, zero: tag.Get("zero") == "true"}
 	if list := tag.Get("oneof"); list != "" {
 		r.oneOf = strings.Split(list, ",")
 	}
@@ -183,9 +202,26 @@ func newRule(name, typ string, tag reflect.StructTag) rule {
 	return r
 }
 
-// check returns what is wrong with v, or "".
+// check returns what is wrong with v, or "". A nil pointer is unset; of a list
+// every item is checked.
 func (r rule) check(v reflect.Value) string {
+	switch {
+	case v.Kind() == reflect.Pointer && v.IsNil():
+		return ""
+	case v.Kind() == reflect.Pointer:
+		return r.check(v.Elem())
+	case v.Kind() == reflect.Slice && r.bounded:
+		for i := range v.Len() {
+			if msg := r.check(v.Index(i)); msg != "" {
+				return "each " + msg
+			}
+		}
+		return ""
+	}
 	if r.oneOf != nil {
+		if r.zero && v.String() == "" {
+			return ""
+		}
 		for _, s := range r.oneOf {
 			if v.String() == s {
 				return ""

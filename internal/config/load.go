@@ -15,13 +15,16 @@ import (
 // must exist. flags may be nil; see AddFlags.
 //
 // The error joins everything that is wrong: an unreadable file, unknown keys
-// and variables, values of the wrong type, what Validate finds. The results are
-// filled as far as possible even then, but only a nil error makes them usable.
+// and variables, values of the wrong type, what Validate finds, files of schemas
+// and tokens that can't be used. The results are filled as far as possible even
+// then, but only a nil error makes them usable.
 func LoadOrchestrator(file string, flags *pflag.FlagSet) (Orchestrator, *Origins, error) {
 	c := DefaultOrchestrator()
 	l := newLoader(orchestratorProgram, &c, file, flags)
 	l.urlFile("postgres", &c.Postgres.URL, c.Postgres.URLFile)
 	l.urlFile("redis", &c.Redis.URL, c.Redis.URLFile)
+	l.schemas(c.Types, file)
+	l.tokens(c.Auth.TokensFile)
 	return c, l.origins, l.finish(c.check())
 }
 
@@ -31,6 +34,8 @@ func LoadWorker(file string, flags *pflag.FlagSet) (Worker, *Origins, error) {
 	c := DefaultWorker()
 	l := newLoader(workerProgram, &c, file, flags)
 	l.urlFile("redis", &c.Redis.URL, c.Redis.URLFile)
+	o := &c.Orchestrator
+	l.secretFile("orchestrator.token", &o.Token, "orchestrator.token_file", o.TokenFile, "token", SourceTokenFile)
 	return c, l.origins, l.finish(c.check())
 }
 
@@ -38,6 +43,7 @@ func LoadWorker(file string, flags *pflag.FlagSet) (Worker, *Origins, error) {
 func LoadClient(file string, flags *pflag.FlagSet) (Client, *Origins, error) {
 	c := DefaultClient()
 	l := newLoader(clientProgram, &c, file, flags)
+	l.tokenFile(&c)
 	return c, l.origins, l.finish(c.check())
 }
 

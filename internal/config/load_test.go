@@ -108,9 +108,18 @@ func TestEverySetting(t *testing.T) {
 		"server.listen": ":1", "postgres.url": "postgres://h/d", "redis.url": "redis://h",
 		"postgres.role": "r", "retry.strategy": "fixed", "log.level": "warn", "log.format": "json",
 		"health_listen": ":2", "queues": "a, b", "http.allow": "example.com, 10.0.0.0/8", "server": "https://h",
-		"retry.base": "3s", "enqueue.max_schedule_ahead": "2s", "retry.max_backoff": "31s",
+		"retry.base": "3s", "retry.schedule": "1s,2s", "enqueue.max_schedule_ahead": "2s", "retry.max_backoff": "31s",
+		"retention.dead_letters": "720h", "retention.tasks": "720h", "retention.idempotency_keys": "720h", "retention.consumers": "720h", "retention.tombstones": "1h", "retention.effects": "720h", "schedules.keep_fires": "48h", "auth.tokens_file": write(t, "tokens", "alice 0123456789abcdef"),
+		"token": "0123456789abcdef", "token_file": write(t, "token", "0123456789abcdef"),
+		"orchestrator.url": "http://a:1, https://b", "orchestrator.token": "0123456789abcdef", "orchestrator.token_file": write(t, "worker-token", "0123456789abcdef"),
 	}
-	byType := map[string]string{typeInt: "7", typeDuration: "400ms"}
+	for _, section := range []string{"tls.", "server.tls.", "orchestrator.tls."} {
+		for _, name := range []string{"cert_file", "key_file", "ca_file", "client_ca_file"} {
+			samples[section+name] = "some.pem"
+		}
+	}
+	samples["auth.anonymous_roles"] = "viewer, worker"
+	byType := map[string]string{typeInt: "7", typeDuration: "1500ms"}
 	for _, cfg := range []any{&Orchestrator{}, &Worker{}, &Client{}} {
 		for _, k := range Keys(cfg) {
 			if k.Type == typeMap || strings.HasSuffix(k.Name, "url_file") {
@@ -122,7 +131,7 @@ func TestEverySetting(t *testing.T) {
 			}
 			if k.Type == typeBool {
 				value = "false"
-				if k.Name == "http.allow_private" {
+				if k.Name == "http.allow_private" || k.Name == "internal_jobs.enabled" || k.Name == "auth.allow_unauthenticated" || k.Name == "guard.allow_anonymous" {
 					value = "true"
 				}
 			}
@@ -130,6 +139,14 @@ func TestEverySetting(t *testing.T) {
 				t.Fatalf("no sample for %s", k.Name)
 			}
 			t.Run(k.Env, func(t *testing.T) {
+				if k.Name == "retry.schedule" { // is refused without its strategy
+					t.Setenv("PENSTOCK_RETRY_STRATEGY", "schedule")
+				}
+				if section, _, ok := strings.Cut(k.Env, "_TLS_"); ok && !strings.HasSuffix(k.Env, "_TLS_CA_FILE") { // they come in pairs
+					for _, name := range []string{"_TLS_CERT_FILE", "_TLS_KEY_FILE"} {
+						t.Setenv(section+name, "other.pem")
+					}
+				}
 				fs := flagsFor(t, cfg, "--"+k.Flag+"="+value)
 				byFlag := loadLike(t, cfg, fs)
 				t.Setenv(k.Env, value)
@@ -242,12 +259,12 @@ func TestFormatsAgree(t *testing.T) {
 		"o.json": `{"server":{"shutdown_grace":0},"postgres":{"auto_migrate":false},"retry":{"base":"1m30s","max_backoff":"2m"},"enqueue":{"flushes":4}}`,
 	} {
 		c, _, err := LoadOrchestrator(write(t, name, text), nil)
-		if err != nil || c != want {
+		if err != nil || !reflect.DeepEqual(c, want) {
 			t.Errorf("%s: %+v, %v", name, c, err)
 		}
 	}
 	for _, name := range []string{"empty.yaml", "empty.toml", "empty.json"} {
-		if c, _, err := LoadOrchestrator(write(t, name, "\n"), nil); err != nil || c != DefaultOrchestrator() {
+		if c, _, err := LoadOrchestrator(write(t, name, "\n"), nil); err != nil || !reflect.DeepEqual(c, DefaultOrchestrator()) {
 			t.Errorf("%s: %+v, %v", name, c, err)
 		}
 	}

@@ -3,14 +3,16 @@ package config
 // Source is where a value came from. A higher one overrides a lower one.
 type Source uint8
 
-// The sources, in rising order of precedence. SourceURLFile is the file that a
-// url_file setting names; it stands in for a URL that no other source has.
+// The sources, in rising order of precedence. SourceURLFile and SourceTokenFile
+// are the files that the settings url_file and token_file name; they stand in for
+// a URL or token that no other source has.
 const (
 	SourceDefault Source = iota
 	SourceFile
 	SourceEnv
 	SourceFlag
 	SourceURLFile
+	SourceTokenFile
 )
 
 // Origin is where one value came from.
@@ -33,6 +35,8 @@ func (o Origin) String() string {
 		return "flag " + o.Name
 	case SourceURLFile:
 		return "url_file " + o.Name
+	case SourceTokenFile:
+		return "token_file " + o.Name
 	default:
 		return "default"
 	}
@@ -43,7 +47,8 @@ func (o Origin) String() string {
 type Origins struct{ byKey map[string]Origin }
 
 // Of returns the origin of a key such as "server.listen". All handlers of a
-// worker share the origin of "handlers". An unknown key is a default.
+// worker share the origin of "handlers", all types the one of "types". An
+// unknown key is a default.
 func (o *Origins) Of(key string) Origin {
 	if o == nil {
 		return Origin{}

@@ -93,6 +93,10 @@ func printJSON(w io.Writer, cfg any, o *Origins) error {
 // become strings, structs become maps without the fields that are not set.
 func plain(v reflect.Value, secret bool) any {
 	switch {
+	case v.Kind() == reflect.Pointer && v.IsNil():
+		return nil
+	case v.Kind() == reflect.Pointer:
+		return plain(v.Elem(), secret)
 	case v.Type() == durationType:
 		return durationText(time.Duration(v.Int()))
 	case v.Kind() == reflect.String && secret:
@@ -137,6 +141,8 @@ func plainMap(v reflect.Value, secret bool) any {
 // valueText shows what plain returned in one line.
 func valueText(value any) string {
 	switch v := value.(type) {
+	case nil:
+		return ""
 	case string:
 		if v == "" || strings.ContainsFunc(v, func(r rune) bool { return !strconv.IsPrint(r) }) {
 			return strconv.Quote(v)

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/penstock-dev/penstock/internal/auth"
 )
 
 // Validate checks every setting against its bounds. The error joins all
@@ -18,15 +20,18 @@ func (c Orchestrator) check() *faults {
 	f := &faults{}
 	f.rules(c)
 	f.address("server.listen", c.Server.Listen)
+	f.serverTLS(c.Server.TLS)
+	if _, err := auth.ParseRoles(c.Auth.AnonymousRoles); err != nil {
+		f.addf("auth.anonymous_roles", "%v", err)
+	}
 	f.postgresURL(c.Postgres.URL)
 	f.redisURL(c.Redis.URL)
 	f.wholeMillis("enqueue.default_timeout", c.Enqueue.DefaultTimeout)
-	f.wholeMillis("retry.base", c.Retry.Base)
-	f.wholeMillis("retry.max_backoff", c.Retry.MaxBackoff)
-	f.wholeMillis("retry.jitter_max", c.Retry.JitterMax)
-	if c.Retry.MaxBackoff < c.Retry.Base {
-		f.addf("retry.max_backoff", "must be at least retry.base (%s), got %s",
-			durationText(c.Retry.Base), durationText(c.Retry.MaxBackoff))
+	f.retry(c.Retry)
+	f.types(c)
+	f.guard(c)
+	if r := c.Retention; r.Tombstones <= r.TrimGrace {
+		f.addf("retention.tombstones", "must be longer than retention.trim_grace (%s), got %s", r.TrimGrace, r.Tombstones)
 	}
 	return f
 }
@@ -47,6 +52,13 @@ func (c Worker) check() *faults {
 	f.rules(c)
 	f.redisURL(c.Redis.URL)
 	f.queues(c.Queues, c.Concurrency)
+	if c.Orchestrator.URL != "" {
+		for _, s := range strings.Split(c.Orchestrator.URL, ",") {
+			f.httpURL("orchestrator.url", strings.TrimSpace(s))
+		}
+	}
+	f.token("orchestrator.token", c.Orchestrator.Token)
+	f.pair("orchestrator.tls", c.Orchestrator.TLS.CertFile, c.Orchestrator.TLS.KeyFile)
 	if c.HealthListen != "" {
 		f.address("health_listen", c.HealthListen)
 	}
@@ -66,13 +78,26 @@ func (c Worker) check() *faults {
 // RequireRedis returns an error if no Redis URL is configured.
 func (c Worker) RequireRedis() error { return require("redis.url", c.Redis.URL) }
 
-// Validate checks that the server is an http:// or https:// URL.
+// Validate checks that the server is an http:// or https:// URL, and that the
+// token can be one.
 func (c Client) Validate() error { return c.check().err() }
 
 func (c Client) check() *faults {
 	f := &faults{}
 	f.httpURL("server", c.Server)
+	f.token("token", c.Token)
+	f.pair("tls", c.TLS.CertFile, c.TLS.KeyFile)
 	return f
+}
+
+// token checks one that may be empty. No message repeats it.
+func (f *faults) token(key, token string) {
+	if token == "" {
+		return
+	}
+	if err := auth.CheckToken(token); err != nil {
+		f.addf(key, "%v", err)
+	}
 }
 
 func require(key, value string) error {
@@ -94,7 +119,7 @@ func (f *faults) rules(cfg any) {
 }
 
 func (f *faults) wholeMillis(key string, d time.Duration) {
-	if d > time.Millisecond && d%time.Millisecond != 0 {
+	if d > 0 && d%time.Millisecond != 0 {
 		f.addf(key, "must be whole milliseconds, got %s", d)
 	}
 }

@@ -13,8 +13,9 @@ import (
 
 // Kinds of handlers.
 const (
-	kindHTTP = "http"
-	kindExec = "exec"
+	kindHTTP   = "http"
+	kindExec   = "exec"
+	kindInject = "inject"
 )
 
 var (
@@ -62,9 +63,12 @@ func (f *faults) otherKinds(key string, h Handler) {
 	}{
 		{"url", h.URL != "", []string{kindHTTP}},
 		{"headers", len(h.Headers) > 0, []string{kindHTTP}},
+		{"effects", h.Effects != "", []string{kindHTTP}},
+		{"in_doubt", h.InDoubt != "", []string{kindHTTP}},
 		{"command", len(h.Command) > 0, []string{kindExec}},
 		{"env", len(h.Env) > 0, []string{kindExec}},
 		{"dir", h.Dir != "", []string{kindExec}},
+		{"simulate_restart", h.SimulateRestart, []string{kindInject}},
 		{"max_output_bytes", h.MaxOutputBytes != 0, []string{kindHTTP, kindExec}},
 	} {
 		if k.set && !slices.Contains(k.kinds, h.Kind) {

@@ -22,6 +22,11 @@ func setValue(f *faults, key string, dst reflect.Value, raw any, secret bool) {
 	switch {
 	case dst.Type() == durationType:
 		want, ok = "a duration with a unit, e.g. 300ms, 20s or 5m", setDuration(dst, raw)
+	case dst.Type() == durationsType:
+		want, ok = "a list of durations with a unit, e.g. 300ms, 20s or 5m", setDurations(dst, raw)
+	case dst.Kind() == reflect.Pointer:
+		setPointer(f, key, dst, raw, secret)
+		return
 	case dst.Kind() == reflect.Struct:
 		setStruct(f, key, dst, raw)
 		return
@@ -123,6 +128,45 @@ func setDuration(dst reflect.Value, raw any) bool {
 	return ok
 }
 
+// setDurations takes a list of what setDuration takes, or one string with
+// commas.
+func setDurations(dst reflect.Value, raw any) bool {
+	var items []any
+	switch v := raw.(type) {
+	case string:
+		if strings.TrimSpace(v) != "" {
+			for item := range strings.SplitSeq(v, ",") {
+				items = append(items, item)
+			}
+		}
+	case []time.Duration: // a flag's
+		dst.Set(reflect.ValueOf(slices.Clone(v)))
+		return true
+	case []any:
+		items = v
+	default:
+		return false
+	}
+	list := make([]time.Duration, len(items))
+	for i, item := range items {
+		if !setDuration(reflect.ValueOf(&list[i]).Elem(), item) {
+			return false
+		}
+	}
+	dst.Set(reflect.ValueOf(list))
+	return true
+}
+
+// setPointer stores a value that may be unset. A value that is refused leaves
+// it unset.
+func setPointer(f *faults, key string, dst reflect.Value, raw any, secret bool) {
+	v := reflect.New(dst.Type().Elem())
+	before := len(f.all)
+	if setValue(f, key, v.Elem(), raw, secret); len(f.all) == before {
+		dst.Set(v)
+	}
+}
+
 // setList takes a list of strings, or one string with commas.
 func setList(dst reflect.Value, raw any) bool {
 	var list []string
@@ -189,8 +233,9 @@ func setStruct(f *faults, key string, dst reflect.Value, raw any) {
 			f.addf(key+"."+name, "unknown key%s", hint("", name, names))
 			continue
 		}
-		if text, ok := section[name].(string); ok && k.Type == typeList {
-			f.addf(key+"."+name, "must be a list of strings, got %q", text)
+		if text, ok := section[name].(string); ok && (k.Type == typeList || k.Type == typeDurations) {
+			of := map[string]string{typeList: "strings", typeDurations: "durations"}[k.Type]
+			f.addf(key+"."+name, "must be a list of %s, got %q", of, text)
 			continue
 		}
 		setValue(f, key+"."+name, dst.FieldByIndex(k.index), section[name], k.Secret)

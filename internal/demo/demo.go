@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,7 +36,9 @@ type Options struct {
 	// whether it is one.
 	Out, Progress io.Writer
 	Terminal      bool
-	Log           *slog.Logger
+	// Command runs Penstock's programs for the failure tour.
+	Command Command
+	Log     *slog.Logger
 }
 
 // The demo's task types.
@@ -63,6 +66,7 @@ const deadline = 3 * time.Minute
 type run struct {
 	o        Options
 	client   *client.Client
+	system   System
 	receiver *receiver
 	files    map[string]string // path → SHA-256
 	paths    []string
@@ -89,7 +93,9 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	r.configure()
 	began := time.Now()
-	dev, err := app.StartDev(ctx, app.DevOptions{Orchestrator: r.o.Orchestrator, Worker: r.o.Worker, Log: o.Log})
+	dev, err := app.StartDev(ctx, app.DevOptions{
+		Orchestrator: r.o.Orchestrator, Worker: r.o.Worker, Principals: people, Log: o.Log,
+	})
 	if err != nil {
 		return err
 	}
@@ -106,7 +112,14 @@ func Run(ctx context.Context, o Options) (err error) {
 		stop()
 		err = errors.Join(<-done, err)
 	}()
-	if r.client, err = client.New("http://" + dev.Orchestrator.Addr()); err != nil {
+	r.system = System{
+		Server: dev.Orchestrator.URL(), PostgresURL: dev.PostgresURL, RedisURL: dev.RedisURL, TokenFiles: map[string]string{},
+	}
+	for i, file := range dev.TokenFiles {
+		name, _, _ := strings.Cut(people[i], " ")
+		r.system.TokenFiles[name] = file
+	}
+	if r.client, err = client.New(r.system.Server); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.client.Close()) }()
@@ -115,14 +128,18 @@ func Run(ctx context.Context, o Options) (err error) {
 
 func (r *run) printf(format string, a ...any) { _, _ = fmt.Fprintf(r.o.Out, format, a...) }
 
-// configure declares the three handlers.
+// configure declares the handlers.
 func (r *run) configure() {
-	r.o.Orchestrator.Server.Listen = "127.0.0.1:0"
+	r.o.Orchestrator.Server.Listen, r.o.Orchestrator.Server.TLS = "127.0.0.1:0", config.ServerTLS{}
+	r.o.Orchestrator.Auth = config.Auth{}
+	r.o.Orchestrator.Recovery.VisibilityTimeout, r.o.Worker.VisibilityTimeout = visibility, visibility
 	r.o.Worker.HTTP = config.HTTPClient{Allow: []string{"127.0.0.0/8"}, AllowPrivate: true}
 	r.o.Worker.Handlers = map[string]config.Handler{
 		hashFile.Name(): {Kind: "exec", Command: []string{"sh", "-c", hashScript}},
 		post.Name():     {Kind: "http", URL: r.receiver.url},
 		echo.Name():     {Kind: "echo"},
+		send.Name():     {Kind: "inject"},
+		refund.Name():   {Kind: "echo"},
 	}
 }
 

@@ -52,6 +52,22 @@ func (r *run) tour(ctx context.Context) error {
 	if err := errors.Join(problems...); err != nil {
 		return fmt.Errorf("the demo found something wrong: %w", err)
 	}
+	if err := r.survive(ctx); err != nil {
+		return fmt.Errorf("the survival tour found something wrong: %w", err)
+	}
+	if err := r.failures(ctx); err != nil {
+		return fmt.Errorf("the failure tour found something wrong: %w", err)
+	}
+	if err := r.decide(ctx); err != nil {
+		return fmt.Errorf("the tour of the guard found something wrong: %w", err)
+	}
+	if err := r.graph(ctx); err != nil {
+		return fmt.Errorf("the tour of a graph found something wrong: %w", err)
+	}
+	r.printf("\nThe whole record, checked:\n")
+	if err := r.command(ctx, 0, "", "orchestrator", "verify"); err != nil {
+		return err
+	}
 	r.printf("\nEverything is as it must be.\n")
 	return nil
 }

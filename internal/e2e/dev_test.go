@@ -73,7 +73,7 @@ func TestDev(t *testing.T) {
 	d := start(t, "orchestrator", []string{"PENSTOCK_SERVER_LISTEN=" + addr, "PENSTOCK_LOG_LEVEL=warn"}, "dev", "--ephemeral")
 	d.says(t, "Penstock is up.")
 	d.says(t, "Ctrl-C")
-	for _, want := range []string{url, "postgres://", "redis://", "echo (echo)", "orchestrator enqueue echo '{\"n\":1}' --server " + url} {
+	for _, want := range []string{url, "postgres://", "redis://", "echo (echo)", "inject (inject)", "export PENSTOCK_TOKEN_FILE=", "/bob.token", "orchestrator enqueue echo '{\"n\":1}' --server " + url} {
 		if !strings.Contains(d.out.String(), want) {
 			t.Errorf("the output does not show %q:\n%s", want, d.out.String())
 		}
@@ -116,7 +116,7 @@ func TestDemo(t *testing.T) {
 	for _, want := range []string{
 		"Enqueued 60 tasks of 3 types", `succeeded +260`, `failed +0`, `Throughput: 60 tasks`, `p50 .* p99`, "task.created", "task.claimed", "task.succeeded",
 		"20 file hashes are right; the HTTP receiver got 20 requests with 20 different idempotency keys",
-		"stream:task, group cg:workers: pending = 0", "Everything is as it must be",
+		"stream:task, group cg:workers: pending = 0", "now it gets kill -9", "task.reclaimed", "succeeded .* after the kill", "Everything is as it must be",
 	} {
 		if !regexp.MustCompile(want).MatchString(out) {
 			t.Errorf("the demo does not say %q:\n%s", want, out)

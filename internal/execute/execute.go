@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -22,8 +23,9 @@ func InfoOf(t *protocol.TaskEntry, queue, messageID string) task.Info {
 	return task.Info{
 		TaskID: t.TaskID, ID: t.ID.String(), Type: t.Type, Tenant: t.Tenant, Queue: queue,
 		Attempt: t.Attempt, RetryCount: t.Attempt - 1, MaxRetries: t.MaxRetries, Delivery: t.Delivery,
-		IdempotencyKey: t.IdempotencyKey, TraceID: t.TraceID, Timeout: t.Timeout, EnqueuedAt: t.EnqueuedAt,
-		MessageID: messageID,
+		IdempotencyKey: t.IdempotencyKey, TraceID: t.TraceID, Timeout: t.Timeout, HeartbeatTimeout: t.HeartbeatTimeout,
+		IdempotencyKeyOwn: t.KeyOwn, IdempotencyScope: t.IdempotencyScope,
+		EnqueuedAt: t.EnqueuedAt, ScheduledAt: t.ScheduledAt, MessageID: messageID,
 	}
 }
 
@@ -36,16 +38,47 @@ type PanicError struct {
 // Error returns the panic's value and its stack.
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.Value, e.Stack) }
 
-// Run calls the handler under the start-to-close timeout, a panic becoming a
-// *PanicError, and fills in the outcome. It returns the handler's error.
-func Run(ctx context.Context, h task.Handler, r *task.Raw, o func() *protocol.Outcome) error {
+// ErrAbandoned is in the error of a handler whose process counts as dead from
+// then on (package inject): its outcome must not be reported, nor its entry
+// acknowledged or its lease renewed.
+var ErrAbandoned = errors.New("the execution was left as by the death of its process")
+
+// Run calls the handler under its timeouts, a panic becoming a *PanicError, and
+// fills in the outcome. It returns the handler's error. progress gets what the
+// handler reports, nil for a heartbeat without a detail, possibly from several
+// goroutines at once.
+func Run(ctx context.Context, h task.Handler, r *task.Raw, progress func(detail json.RawMessage), o func() *protocol.Outcome) error {
 	ctx, stop := context.WithTimeoutCause(ctx, r.Timeout, task.ErrTimeout)
 	defer stop()
+	beat := func() {}
+	if d := r.HeartbeatTimeout; d > 0 {
+		watched, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		watch := time.AfterFunc(d, func() { cancel(HeartbeatTimeout(d)) })
+		defer watch.Stop()
+		ctx, beat = watched, func() { watch.Reset(d) }
+	}
+	ctx = task.WithRecorder(ctx, func(detail json.RawMessage) error {
+		beat() // one that can't be kept is a sign of life, too
+		if detail != nil {
+			if err := protocol.CheckProgress(detail); err != nil {
+				return task.InvalidInput(fmt.Errorf("task: %w", err))
+			}
+		}
+		progress(detail)
+		return nil
+	})
 	result, err := call(ctx, h, r)
 	if o := o(); o != nil {
 		classify(o, result, err, context.Cause(ctx))
 	}
 	return err
+}
+
+// HeartbeatTimeout is the cause of the end of a context whose handler has not
+// reported progress for d.
+func HeartbeatTimeout(d time.Duration) error {
+	return fmt.Errorf("%w: no progress for %s", task.ErrHeartbeatTimeout, d)
 }
 
 func call(ctx context.Context, h task.Handler, r *task.Raw) (result json.RawMessage, err error) {
@@ -58,8 +91,15 @@ func call(ctx context.Context, h task.Handler, r *task.Raw) (result json.RawMess
 }
 
 // classify fills in the outcome. A handler that succeeded in spite of a
-// cancelled context has succeeded.
+// cancelled context has succeeded, unless it was its task that was cancelled:
+// that is final.
 func classify(o *protocol.Outcome, result json.RawMessage, err, cause error) {
+	if errors.Is(cause, task.ErrCancelled) {
+		if o.Kind, o.Error = protocol.OutcomeSkipped, "cancelled"; err != nil {
+			o.Error = protocol.Text("cancelled: " + err.Error())
+		}
+		return
+	}
 	if err == nil {
 		if len(result) == 0 {
 			result = json.RawMessage("null")
@@ -71,6 +111,14 @@ func classify(o *protocol.Outcome, result json.RawMessage, err, cause error) {
 		err = task.Permanent(err)
 	}
 	o.Error = protocol.Text(err.Error())
+	if ask, ok := approvalOf(err); ok {
+		if _, err := protocol.ParseApproval(ask); err != nil {
+			o.Kind, o.Code, o.Error = protocol.OutcomeFailed, protocol.CodeInputInvalid, protocol.Text("the handler asks for approval: "+err.Error())
+			return
+		}
+		o.Kind, o.Approval = protocol.OutcomeApprovalNeeded, ask
+		return
+	}
 	if d, ok := task.SnoozeDelay(err); ok {
 		o.Kind, o.Delay = protocol.OutcomeSnoozed, min(d, maxDelay)
 		return
@@ -90,6 +138,9 @@ func classify(o *protocol.Outcome, result json.RawMessage, err, cause error) {
 	case errors.Is(cause, task.ErrTimeout):
 		o.Code = protocol.CodeTimeout
 		o.Error = protocol.Text("start-to-close timeout: " + o.Error)
+	case errors.Is(cause, task.ErrHeartbeatTimeout):
+		o.Code = protocol.CodeTimeout
+		o.Error = protocol.Text(strings.TrimPrefix(cause.Error(), "task: ") + ": " + o.Error)
 	}
 	if d, ok := task.RetryDelay(err); ok && o.Kind == protocol.OutcomeFailed {
 		o.Delay = min(d, maxDelay)

@@ -41,14 +41,15 @@ var (
 		{of: []string{"internal/store", "internal/store/"}, never: []string{"internal/streams"}, why: "the two stores do not know each other"},
 		{of: []string{"internal/pipeline/"}, never: []string{"internal/api", "internal/app", "internal/cli", "internal/demo", "internal/rpc", "worker", "client"}, why: "stages are below the API and the wiring"},
 		{of: []string{"internal/api"}, never: []string{"internal/app", "internal/cli", "internal/demo", "worker"}, why: "the API is below the wiring"},
-		{of: []string{"worker", "tasktest", "internal/execute"}, never: append([]string{"internal/store", "client", "internal/config"}, upper...), why: "a worker needs Redis only"},
+		{of: []string{"worker", "tasktest", "internal/execute", "internal/once"}, never: append([]string{"internal/store", "client", "internal/config"}, upper...), why: "a worker needs Redis only"},
+		{of: []string{"inject"}, only: []string{"task", "protocol", "internal/execute"}, why: "it wraps handlers, wherever they run"},
 		{of: []string{"client"}, direct: true, only: []string{"protocol", "protocol/penstock/v1", "protocol/penstock/v1/penstockv1connect", "internal/batch", "task"}, why: "a producer needs the RPC only"},
 		{of: []string{"client"}, never: append([]string{"internal/store", "internal/streams", "worker"}, upper...), why: "a producer needs the RPC only"},
 		{of: []string{"cmd/"}, direct: true, only: []string{"internal/cli"}, why: "main holds nothing that could be tested elsewhere"},
 		{of: []string{""}, direct: true, never: []string{"internal/testkit", "internal/devstack/devtest", "internal/e2e", "internal/chaosproxy"}, why: "programs do not import what tests need"},
 	}
 	// testHelp may import the test helpers outside of _test.go files.
-	testHelp = []string{"internal/testkit", "internal/devstack/devtest", "internal/devstack/with-servers", "internal/bench"}
+	testHelp = []string{"internal/testkit", "internal/devstack/devtest", "internal/devstack/with-servers", "internal/bench", "internal/chaos"}
 )
 
 // matches reports whether a path below the module is meant by a pattern.

@@ -179,6 +179,25 @@ func TestExecQuotesEndOfStderr(t *testing.T) {
 	}
 }
 
+// A line on standard error, not a part of one, is a heartbeat.
+func TestExecStderrIsHeartbeat(t *testing.T) {
+	for script, want := range map[string]bool{
+		`echo at work >&2`: true, `printf 'a\nb' >&2`: true, `printf part >&2`: false, `echo result`: false, `:`: false,
+	} {
+		beats := 0
+		ctx := task.WithRecorder(t.Context(), func(detail json.RawMessage) error {
+			if detail != nil {
+				t.Errorf("%s: progress %s, want a heartbeat only", script, detail)
+			}
+			beats++
+			return nil
+		})
+		if _, err := mustProgram(t, sh(script), termGrace).run(ctx, raw(`{}`)); err != nil || beats > 0 != want {
+			t.Errorf("%s: %d heartbeats, %v", script, beats, err)
+		}
+	}
+}
+
 func TestExecEnvironmentIsClean(t *testing.T) {
 	t.Setenv("PENSTOCK_REDIS_URL", "redis://:password@localhost")
 	t.Setenv("PATH", os.Getenv("PATH"))

@@ -6,7 +6,7 @@
 //	  email.send: {kind: http, url: "https://mail.example.com/send"}
 //	  report.build: {kind: exec, command: ["report", "--id={{task_id}}"]}
 //
-// The kinds are echo, sleep, http and exec. A declaration is checked whole when
+// The kinds are echo, sleep, inject, http and exec. A declaration is checked whole when
 // the worker starts; what can be known then is never left to the first task.
 //
 // A result is a JSON value that the store accepts: valid UTF-8, without the
@@ -100,6 +100,9 @@ func build(typ string, h config.Handler, rules allowList, log *slog.Logger) (tas
 	case "sleep":
 		d.refuseOthers(false, false)
 		th = sleep
+	case "inject":
+		d.refuseOthers(false, false)
+		th = newInject(d.SimulateRestart, log).run
 	case "http":
 		d.refuseOthers(true, false)
 		th = newHTTP(d, rules, log).run
@@ -107,9 +110,9 @@ func build(typ string, h config.Handler, rules allowList, log *slog.Logger) (tas
 		d.refuseOthers(false, true)
 		th = newExec(d, log).run
 	case "":
-		d.fail("kind", "missing: it is http, exec, echo or sleep")
+		d.fail("kind", "missing: it is http, exec, echo, sleep or inject")
 	default:
-		d.fail("kind", "%q is not http, exec, echo or sleep", h.Kind)
+		d.fail("kind", "%q is not http, exec, echo, sleep or inject", h.Kind)
 	}
 	if err := errors.Join(d.errs...); err != nil {
 		return nil, err
@@ -138,9 +141,12 @@ func (d *declaration) refuseOthers(http, exec bool) {
 	}{
 		{"url", d.URL != "", http},
 		{"headers", len(d.Headers) > 0, http},
+		{"effects", d.Effects != "", http},
+		{"in_doubt", d.InDoubt != "", http},
 		{"command", len(d.Command) > 0, exec},
 		{"env", len(d.Env) > 0, exec},
 		{"dir", d.Dir != "", exec},
+		{"simulate_restart", d.SimulateRestart, d.Kind == "inject"},
 		{"max_output_bytes", d.MaxOutputBytes != 0, http || exec},
 	} {
 		if k.set && !k.ok {

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/penstock-dev/penstock/internal/once"
 	"github.com/penstock-dev/penstock/task"
 )
 
@@ -27,6 +28,9 @@ const (
 	// length of the payload, so that what an error text must not quote is
 	// recognized even where it is cut off.
 	readErrorBody = 64 << 10
+	// errorBodyTime is how long the body of a failed response is waited for:
+	// the status alone decides.
+	errorBodyTime = 5 * time.Second
 	// maxRetryAfter is the longest Retry-After that is followed.
 	maxRetryAfter = 24 * time.Hour
 )
@@ -42,16 +46,20 @@ type httpHandler struct {
 	dialer    *net.Dialer
 	client    *http.Client
 	maxOutput int
+	bodyTime  time.Duration // errorBodyTime
+	effects   bool          // the ledger keeps the calls, where there is one
+	runAgain  bool          // a call in doubt is made again
 	log       *slog.Logger
 }
 
 // newHTTP validates the declaration of an http handler. The handler is of no
 // use if d has errors afterwards.
 func newHTTP(d *declaration, rules allowList, log *slog.Logger) *httpHandler {
-	h := &httpHandler{rules: rules, header: d.headers(), maxOutput: d.maxOutput(), log: log}
+	h := &httpHandler{rules: rules, header: d.headers(), maxOutput: d.maxOutput(), bodyTime: errorBodyTime, log: log}
 	if err := h.setURL(d.URL); err != nil {
 		d.fail("url", "%w", err)
 	}
+	h.ledger(d)
 	h.dialer = &net.Dialer{ControlContext: h.control}
 	h.client = &http.Client{
 		// The context is the only time limit: it ends at the task's own
@@ -127,34 +135,59 @@ func (h *httpHandler) control(_ context.Context, _, address string, _ syscall.Ra
 	return nil
 }
 
-// run POSTs the payload. The result is the response body, see resultOf. Errors:
+// run POSTs the payload. The result is the body of a 2xx response, see
+// resultOf. Errors:
 //
-//   - permanent: status 3xx (redirects are not followed), 4xx but for those
-//     below, a forbidden destination, a body that can't be kept as a result;
+//   - permanent: any other status but those below, redirects among them, which
+//     are not followed; a forbidden destination; a body that can't be kept as a
+//     result;
 //   - retryable: 408, 409, 425, 429, 5xx and failures of the network; 429 and
 //     503 after the time in Retry-After, at most 24 hours;
 //   - the cause of ctx once that has ended.
 //
-// The request has an Idempotency-Key, so net/http sends it again by itself if
-// a connection that was used before breaks before the first byte of a response.
+// docs/handlers.md has the whole table. The request has an Idempotency-Key, so
+// net/http sends it again by itself if a connection that was used before breaks
+// before the first byte of a response; not where a ledger keeps the call.
+//
+// Where the worker has a ledger of side effects, the call is one; see once.
 func (h *httpHandler) run(ctx context.Context, r *task.Raw) (json.RawMessage, error) {
+	if _, err := once.From(ctx); h.effects && err == nil {
+		return h.once(ctx, r)
+	}
+	return h.post(ctx, r, nil)
+}
+
+// post makes the call. If c is not nil it is told how far the call came, and the
+// call is never repeated unless it certainly did not arrive.
+func (h *httpHandler) post(ctx context.Context, r *task.Raw, c *call) (json.RawMessage, error) {
+	exchange, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if c != nil {
+		exchange = c.watch(exchange)
+	}
 	payload := payloadOf(r)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, bytes.NewReader(payload))
+	req, err := http.NewRequestWithContext(exchange, http.MethodPost, h.url, bytes.NewReader(payload))
 	if err != nil {
 		return nil, task.Permanent(fmt.Errorf("POST to %s: request can't be made", h.host))
 	}
 	req.Header = h.header.Clone()
 	setTaskHeaders(req.Header, &r.Info)
+	if c != nil {
+		c.hideKey(req.Header)
+	}
 	start := time.Now()
 	resp, err := h.client.Do(req)
 	if err != nil {
 		return nil, h.failed(ctx, "", err)
 	}
 	defer resp.Body.Close()
+	if c != nil {
+		c.status, c.retryAfter = resp.StatusCode, resp.Header.Get("Retry-After") != ""
+	}
 	h.log.LogAttrs(ctx, slog.LevelDebug, "http response", logAttrs(r), slog.String("host", h.host),
 		slog.Int("status", resp.StatusCode), slog.Duration("after", time.Since(start)))
 	if resp.StatusCode/100 != 2 {
-		return nil, h.refused(ctx, resp, payload)
+		return nil, h.refused(ctx, cancel, resp, payload)
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(h.maxOutput)+1))
 	if err != nil {
@@ -186,15 +219,21 @@ func (h *httpHandler) failed(ctx context.Context, what string, err error) error 
 	return fmt.Errorf("POST to %s: %s%s", h.host, what, head(clean(err.Error()), maxErrorBody))
 }
 
-// refused is the error of a response that is not 2xx.
-func (h *httpHandler) refused(ctx context.Context, resp *http.Response, payload []byte) error {
+// refused is the error of a response that is not 2xx. It may cancel the
+// exchange, whose context is a child of ctx.
+func (h *httpHandler) refused(ctx context.Context, cancel context.CancelFunc, resp *http.Response, payload []byte) error {
 	code := resp.StatusCode
 	text := "POST to " + h.host + ": " + statusText(code)
-	if code/100 == 3 {
+	switch {
+	case code/100 == 3:
 		return task.Permanent(errors.New(text + ": redirects are not followed"))
+	case code < 200: // the body of 101 is another protocol's, without an end
+		return task.Permanent(errors.New(text + " is no answer to a POST"))
 	}
 	// What of the body could be read is enough for a text.
+	late := time.AfterFunc(h.bodyTime, cancel)
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, readErrorBody+int64(len(payload))))
+	late.Stop()
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", text, context.Cause(ctx))
 	}
@@ -202,18 +241,25 @@ func (h *httpHandler) refused(ctx context.Context, resp *http.Response, payload 
 		text += ": " + quote
 	}
 	err := errors.New(text)
-	switch {
-	case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable:
-		if d, ok := retryAfter(resp.Header.Get("Retry-After"), time.Now()); ok {
+	if !retryableStatus(code) {
+		return task.Permanent(err)
+	}
+	if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
+		if d, ok := retryAfter(resp.Header, time.Now()); ok {
 			return task.RetryAfter(d, err)
 		}
-		return err
-	case code == http.StatusRequestTimeout, code == http.StatusConflict, code == http.StatusTooEarly:
-		return err
-	case code >= 500:
-		return err
 	}
-	return task.Permanent(err)
+	return err
+}
+
+// retryableStatus reports whether the same request may have another answer
+// later.
+func retryableStatus(code int) bool {
+	switch code {
+	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	}
+	return code >= 500
 }
 
 // statusText returns a status with the standard's words for it, not those that
@@ -222,10 +268,11 @@ func statusText(code int) string {
 	return strings.TrimSpace(strconv.Itoa(code) + " " + http.StatusText(code))
 }
 
-// retryAfter parses a Retry-After header, seconds or an HTTP date, into a delay
-// from 0 to maxRetryAfter.
-func retryAfter(v string, now time.Time) (time.Duration, bool) {
-	v = strings.TrimSpace(v)
+// retryAfter parses Retry-After, seconds or an HTTP date, into a delay from 0 to
+// maxRetryAfter. A date is compared with the response's own Date, if it has
+// one, so that the clocks of the two machines need not agree.
+func retryAfter(h http.Header, now time.Time) (time.Duration, bool) {
+	v := strings.TrimSpace(h.Get("Retry-After"))
 	if v != "" && strings.Trim(v, "0123456789") == "" {
 		n, err := strconv.ParseInt(v, 10, 64)
 		if err != nil || n > int64(maxRetryAfter/time.Second) {
@@ -236,6 +283,9 @@ func retryAfter(v string, now time.Time) (time.Duration, bool) {
 	t, err := http.ParseTime(v)
 	if err != nil {
 		return 0, false
+	}
+	if date, err := http.ParseTime(h.Get("Date")); err == nil {
+		now = date
 	}
 	return min(max(t.Sub(now), 0), maxRetryAfter), true
 }

@@ -32,6 +32,21 @@ func serve(t *testing.T, h http.HandlerFunc) *httptest.Server {
 	return s
 }
 
+// newHandler makes an http handler for a URL of this machine.
+func newHandler(t *testing.T, url string) *httpHandler {
+	t.Helper()
+	rules, err := parseAllow(loopback)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &declaration{typ: "a", Handler: config.Handler{Kind: "http", URL: url}}
+	h := newHTTP(d, rules, slog.New(slog.DiscardHandler))
+	if d.errs != nil {
+		t.Fatal(d.errs)
+	}
+	return h
+}
+
 func TestHTTPRequest(t *testing.T) {
 	type seen struct {
 		method, uri, host, body string
@@ -123,21 +138,6 @@ func TestHTTPOutcomes(t *testing.T) {
 				t.Errorf("%d requests", calls.Load())
 			}
 		})
-	}
-}
-
-func TestRetryAfter(t *testing.T) {
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	for v, want := range map[string]time.Duration{
-		"120": 2 * time.Minute, " 1 ": time.Second, "0": 0, "86401": 24 * time.Hour,
-		"Sun, 01 Mar 2026 12:01:30 GMT": 90 * time.Second, "Sunday, 01-Mar-26 12:00:05 GMT": 5 * time.Second,
-		"Sun, 01 Mar 2026 11:00:00 GMT": 0, "Wed, 01 Apr 2026 11:00:00 GMT": 24 * time.Hour,
-		"": -1, "-1": -1, "1.5": -1, "soon": -1,
-	} {
-		d, ok := retryAfter(v, now)
-		if ok != (want >= 0) || ok && d != want {
-			t.Errorf("retryAfter(%q) = %v, %v; want %v", v, d, ok, want)
-		}
 	}
 }
 

@@ -138,15 +138,20 @@ func (c *capped) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lastBytes is a Writer that keeps the last max bytes. It is for one goroutine.
+// lastBytes is a Writer that keeps the last max bytes, and calls line when one
+// was completed. It is for one goroutine.
 type lastBytes struct {
-	max int
-	buf []byte
+	max  int
+	buf  []byte
+	line func()
 }
 
 // Write never fails.
 func (l *lastBytes) Write(p []byte) (int, error) {
 	n := len(p)
+	if l.line != nil && bytes.IndexByte(p, '\n') >= 0 {
+		l.line()
+	}
 	p = p[max(0, n-l.max):]
 	if extra := len(l.buf) + len(p) - l.max; extra > 0 {
 		l.buf = append(l.buf[:0], l.buf[extra:]...)

@@ -41,6 +41,8 @@ const exitDataErr = 65
 //   - the cause of ctx, if the program was stopped because ctx ended, whatever
 //     its exit status.
 //
+// docs/handlers.md has the whole table.
+//
 // The program is the leader of a process group. The group gets SIGTERM when ctx
 // ends and SIGKILL after the grace period; what is left of it when the program
 // exits gets SIGKILL. A process that leaves the group is not followed, but its
@@ -49,7 +51,7 @@ func (p *program) run(ctx context.Context, r *task.Raw) (json.RawMessage, error)
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("exec %s: %w", p.name, context.Cause(ctx))
 	}
-	c, err := p.prepare(r)
+	c, err := p.prepare(ctx, r)
 	if err != nil {
 		return nil, fmt.Errorf("exec %s: %w", p.name, err)
 	}
@@ -87,8 +89,9 @@ type child struct {
 	ended bool
 }
 
-// prepare makes the command of an execution.
-func (p *program) prepare(r *task.Raw) (*child, error) {
+// prepare makes the command of an execution, whose standard error is its
+// heartbeat.
+func (p *program) prepare(ctx context.Context, r *task.Raw) (*child, error) {
 	argv := []string{p.name}
 	for i := range p.args {
 		s, err := p.args[i].expand(&r.Info)
@@ -102,6 +105,7 @@ func (p *program) prepare(r *task.Raw) (*child, error) {
 		return nil, err
 	}
 	c := &child{grace: p.grace, stdout: newCapped(p.maxOutput), stderr: &lastBytes{max: maxErrorOutput}}
+	c.stderr.line = func() { _ = task.Heartbeat(ctx) } // when ctx ends the group is stopped anyway
 	c.cmd = &exec.Cmd{
 		Path: p.path, Args: argv, Env: env, Dir: p.dir,
 		Stdin: bytes.NewReader(payloadOf(r)), Stdout: c.stdout, Stderr: c.stderr,

@@ -19,11 +19,20 @@ type Loop struct {
 	Stop func(grace context.Context)
 }
 
+// ErrInterrupted is Run's error if its grace period was cut short. It is a
+// context.Canceled.
+var ErrInterrupted = fmt.Errorf("told to stop at once: %w", context.Canceled)
+
+// rush is how long the loops have to stop once the grace period is cut short.
+const rush = 2 * time.Second
+
 // Run starts all loops and waits until ctx ends or one of them fails. Then it
 // stops them one after the other in the order given, each before the next, all
-// within grace; what has not stopped by then is abandoned. It returns the
-// error of the loop that failed first, or an error that names the abandoned.
-func Run(ctx context.Context, log *slog.Logger, grace time.Duration, loops []Loop) error {
+// within grace; what has not stopped by then is abandoned. If hurry ends
+// meanwhile, so does the grace period, and 2 s are left for all of them. It
+// returns the error of the loop that failed first, or an error that names the
+// abandoned; with either, or alone, ErrInterrupted if hurry ended.
+func Run(ctx, hurry context.Context, log *slog.Logger, grace time.Duration, loops []Loop) error {
 	type ended struct {
 		i   int
 		err error
@@ -52,24 +61,53 @@ func Run(ctx context.Context, log *slog.Logger, grace time.Duration, loops []Loo
 			first = fmt.Errorf("%s ended by itself", loops[e.i].Name)
 		}
 	}
-	gctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	began := time.Now()
+	polite, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
+	limit, giveUp := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer giveUp()
+	defer context.AfterFunc(hurry, func() {
+		cancel()
+		time.AfterFunc(rush, giveUp)
+	})()
 	for i, l := range loops {
 		if l.Stop != nil && !done[i] {
-			l.Stop(gctx)
+			l.Stop(polite)
 		}
 		cancels[i]()
 		for !done[i] {
 			select {
 			case e := <-ends:
 				note(e)
-			case <-gctx.Done():
-				log.Error("not stopped within the grace period", "loop", l.Name, "grace", grace)
-				return errors.Join(first, fmt.Errorf("%s did not stop within %s", l.Name, grace))
+			case <-limit.Done():
+				took := time.Since(began).Round(time.Millisecond)
+				log.Error("not stopped within the grace period", "loop", l.Name, "grace", grace, "waited", took)
+				return interrupted(hurry, errors.Join(first, fmt.Errorf("%s did not stop within %s", l.Name, took)))
 			}
 		}
 	}
-	return first
+	return interrupted(hurry, first)
+}
+
+func interrupted(hurry context.Context, err error) error {
+	if hurry.Err() == nil {
+		return err
+	}
+	return errors.Join(err, ErrInterrupted)
+}
+
+// Detach runs fn and returns its error, or that of ctx as soon as ctx ends. fn is
+// left behind then, so it must end by itself some time, and touch nothing that
+// others go on to use.
+func Detach(ctx context.Context, fn func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- fn() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 type fatal struct{ error }

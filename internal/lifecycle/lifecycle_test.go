@@ -12,7 +12,10 @@ import (
 	"time"
 )
 
-var quiet = slog.New(slog.DiscardHandler)
+var (
+	quiet = slog.New(slog.DiscardHandler)
+	never = context.Background() // no hurry
+)
 
 // record notes in which order things happen.
 type record struct {
@@ -59,7 +62,7 @@ func TestRunStopsLoopsOneAfterTheOther(t *testing.T) {
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		time.AfterFunc(time.Hour, stop)
-		if err := Run(ctx, quiet, 10*time.Second, []Loop{first, r.loop("second", 2*time.Second), r.loop("third", 0)}); err != nil {
+		if err := Run(ctx, never, quiet, 10*time.Second, []Loop{first, r.loop("second", 2*time.Second), r.loop("third", 0)}); err != nil {
 			t.Errorf("Run: %v", err)
 		}
 		r.want(t, "first asked", "first told", "first stopped", "second told", "second stopped", "third told", "third stopped")
@@ -72,7 +75,7 @@ func TestRunStopsEverythingWhenALoopEnds(t *testing.T) {
 	for want, err := range map[string]error{"broken: boom": boom, "broken ended by itself": nil} {
 		synctest.Test(t, func(t *testing.T) {
 			var r record
-			got := Run(t.Context(), quiet, time.Minute, []Loop{
+			got := Run(t.Context(), never, quiet, time.Minute, []Loop{
 				r.loop("a", 0),
 				{Name: "broken", Run: func(context.Context) error { <-time.After(time.Second); return err }, Stop: func(context.Context) { r.add("stop of what has ended") }},
 				r.loop("b", 0),
@@ -92,7 +95,7 @@ func TestRunReportsAnErrorWhileStopping(t *testing.T) {
 		var r record
 		ctx, stop := context.WithCancel(t.Context())
 		stop()
-		err := Run(ctx, quiet, time.Minute, []Loop{
+		err := Run(ctx, never, quiet, time.Minute, []Loop{
 			{Name: "a", Run: func(ctx context.Context) error { <-ctx.Done(); return errors.New("flush failed") }}, r.loop("b", 0),
 		})
 		if err == nil || err.Error() != "a: flush failed" {
@@ -110,7 +113,7 @@ func TestRunAbandonsWhatDoesNotStop(t *testing.T) {
 		var r record
 		began := time.Now()
 		release := make(chan struct{})
-		err := Run(ctx, quiet, 3*time.Second, []Loop{
+		err := Run(ctx, never, quiet, 3*time.Second, []Loop{
 			r.loop("good", time.Second),
 			{Name: "stuck", Run: func(context.Context) error { <-release; return nil }},
 			r.loop("later", 0),
@@ -126,6 +129,41 @@ func TestRunAbandonsWhatDoesNotStop(t *testing.T) {
 		r.want(t, "good told", "good stopped", "later told", "later stopped")
 		close(release)
 	})
+}
+
+// A second signal: open calls are cut off, loops have a moment left.
+func TestRunInAHurry(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		takes time.Duration
+		want  string
+		after time.Duration
+	}{
+		"loops that stop": {500 * time.Millisecond, "told to stop at once: context canceled", 6 * time.Second},
+		"a stuck loop":    {time.Hour, "second did not stop within 7s\ntold to stop at once: context canceled", 7 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			hurry, now := context.WithCancel(t.Context())
+			stop()
+			time.AfterFunc(5*time.Second, now)
+			began := time.Now()
+			var r record
+			first, second := r.loop("first", tt.takes), r.loop("second", tt.takes)
+			first.Stop = func(grace context.Context) { <-grace.Done() }
+			if tt.takes == time.Hour {
+				first = r.loop("first", 0)
+			}
+			err := Run(ctx, hurry, quiet, time.Hour, []Loop{first, second})
+			if !errors.Is(err, ErrInterrupted) || !errors.Is(err, context.Canceled) || err.Error() != tt.want {
+				t.Errorf("%s: %v, want %q", name, err, tt.want)
+			}
+			if took := time.Since(began); took != tt.after {
+				t.Errorf("%s: ended after %s, want %s", name, took, tt.after)
+			}
+			<-time.After(2 * time.Hour) // until the stuck loop has ended, too
+		})
+	}
 }
 
 func TestRetryUntilItSucceeds(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package rpc is the transport of the public RPC: it turns an implementation
-// of penstock.v1.TaskService into one http.Handler that speaks gRPC, gRPC-Web,
+// Package rpc is the transport of the public RPC: it turns implementations of
+// the services of penstock.v1 into one http.Handler that speaks gRPC, gRPC-Web,
 // Connect and REST/JSON on one port, and serves the endpoints that operators
 // expect beside it: health, readiness, reflection, metrics, the OpenAPI
 // document and the event stream as server-sent events.

@@ -72,7 +72,9 @@ var codes = map[protocol.Code]connect.Code{
 // carries one ErrorInfo detail. The first of these that err is or wraps counts:
 //
 //   - Unavailable and Overloaded: Unavailable and ResourceExhausted, retryable;
-//   - *connect.Error: itself, with an ErrorInfo added if it has none;
+//   - *connect.Error: itself, with an ErrorInfo added if it has none. For
+//     authentication these are Unauthenticated (401) and PermissionDenied (403);
+//     their ErrorInfo has no code;
 //   - *protocol.Error: the Connect code of its code, with code and field;
 //   - context.Canceled and context.DeadlineExceeded: Canceled and
 //     DeadlineExceeded (the latter retryable);

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,7 +13,6 @@ import (
 	"connectrpc.com/grpchealth"
 	"connectrpc.com/grpcreflect"
 	"connectrpc.com/vanguard"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 	"github.com/penstock-dev/penstock/protocol/penstock/v1/penstockv1connect"
@@ -28,45 +28,43 @@ const (
 
 // NewHandler returns the handler of the RPC port:
 //
-//   - penstock.v1.TaskService as gRPC, gRPC-Web and Connect, in protobuf and
-//     JSON, and as REST/JSON under /api/v1/;
+//   - the services as gRPC, gRPC-Web and Connect, in protobuf and JSON, and as
+//     REST/JSON under /api/v1/;
 //   - GET /api/v1/events/watch: WatchEvents as server-sent events;
 //   - grpc.health.v1.Health, GET /livez (200 as long as the process serves) and
 //     GET /readyz (200 or 503);
 //   - server reflection, v1 and v1alpha;
 //   - GET /openapi.json, and GET /metrics if there is a handler for it.
 //
-// Any other path is a problem+json 404. gRPC needs HTTP/2: see NewServer. It
-// fails if the options are out of bounds or the service's messages cannot be
-// mapped to JSON.
-func NewHandler(svc penstockv1connect.TaskServiceHandler, o Options) (http.Handler, error) {
+// Options.Handlers go before all of these. Any other path is a problem+json 404.
+// gRPC needs HTTP/2: see NewServer. It fails if a service is missing, the options
+// are out of bounds or the services' messages cannot be mapped to JSON.
+func NewHandler(s Services, o Options) (http.Handler, error) {
 	o = o.withDefaults()
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	if err := checkMessages(); err != nil {
+	services, err := s.connect(handlerOptions(o)...)
+	if err != nil {
 		return nil, err
 	}
-	prefix, tasks := penstockv1connect.NewTaskServiceHandler(svc, handlerOptions(o)...)
-	transcoder, err := newTranscoder(prefix, tasks, o)
+	rest, err := newRESTHandler(services, o)
 	if err != nil {
-		return nil, fmt.Errorf("rpc: transcoder: %w", err)
+		return nil, err
 	}
-	r := &router{exact: map[string]http.Handler{}, prefixes: map[string]http.Handler{}}
-	for _, procedure := range procedures() {
-		r.exact[procedure] = tasks
-	}
-	r.prefixes[restPrefix] = &restHandler{
-		transcoder:      transcoder,
-		log:             o.Logger,
-		maxBatchBytes:   int64(o.MaxBatchBytes),
-		maxMessageBytes: int64(o.MaxMessageBytes),
+	r := &router{own: o.Handlers, exact: map[string]http.Handler{}, prefixes: map[string]http.Handler{restPrefix: rest}}
+	names := make([]string, len(services))
+	for i, service := range services {
+		names[i] = service.name()
+		for _, procedure := range service.procedures() {
+			r.exact[procedure] = service.handler
+		}
 	}
 	get := func(path string, h http.Handler, methods ...string) {
 		r.exact[path] = allowOnly(h, append([]string{http.MethodGet}, methods...)...)
 	}
-	get(watchPath, &watchHandler{rpc: tasks, keepAlive: o.WatchKeepAlive})
-	ready := readiness{ready: o.Ready}
+	get(watchPath, &watchHandler{rpc: r.exact[penstockv1connect.TaskServiceWatchEventsProcedure], keepAlive: o.WatchKeepAlive})
+	ready := readiness{ready: o.Ready, services: names}
 	get("/readyz", ready, http.MethodHead)
 	get("/livez", http.HandlerFunc(livez), http.MethodHead)
 	get("/openapi.json", openAPIHandler(), http.MethodHead)
@@ -75,6 +73,25 @@ func NewHandler(svc penstockv1connect.TaskServiceHandler, o Options) (http.Handl
 	}
 	r.probes(ready)
 	return r, nil
+}
+
+// newRESTHandler makes the handler of everything under /api/v1/ that is an RPC.
+func newRESTHandler(services []service, o Options) (http.Handler, error) {
+	routes, err := routesOf(services)
+	if err != nil {
+		return nil, err
+	}
+	transcoder, err := newTranscoder(services, o)
+	if err != nil {
+		return nil, fmt.Errorf("rpc: transcoder: %w", err)
+	}
+	return &restHandler{
+		transcoder:      transcoder,
+		routes:          routes,
+		log:             o.Logger,
+		maxBatchBytes:   int64(o.MaxBatchBytes),
+		maxMessageBytes: int64(o.MaxMessageBytes),
+	}, nil
 }
 
 // check reports options out of bounds.
@@ -87,15 +104,26 @@ func (o Options) check() error {
 	if o.WatchKeepAlive < 0 {
 		return fmt.Errorf("rpc: WatchKeepAlive is negative")
 	}
+	for prefix := range o.Handlers {
+		if len(prefix) < 2 || prefix[0] != '/' || prefix[len(prefix)-1] != '/' {
+			return fmt.Errorf("rpc: Handlers: the prefix %q must begin and end with a slash", prefix)
+		}
+		for other := range o.Handlers {
+			if other != prefix && strings.HasPrefix(other, prefix) {
+				return fmt.Errorf("rpc: Handlers: both %q and %q are for the second one's paths", prefix, other)
+			}
+		}
+	}
 	return nil
 }
 
-// handlerOptions are those of the TaskService handlers.
+// handlerOptions are those of the services' Connect handlers.
 func handlerOptions(o Options) []connect.HandlerOption {
-	interceptors := append(append([]connect.Interceptor(nil), o.Interceptors...), &interceptor{log: o.Logger})
+	inner := &interceptor{log: o.Logger}
+	interceptors := append([]connect.Interceptor{mapper{inner}}, o.Interceptors...)
 	return []connect.HandlerOption{
 		codecOptions(o.Logger),
-		connect.WithInterceptors(interceptors...),
+		connect.WithInterceptors(append(interceptors, inner)...),
 		connect.WithCompressMinBytes(compressMinBytes),
 		connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
 			limit := o.MaxMessageBytes
@@ -110,47 +138,22 @@ func handlerOptions(o Options) []connect.HandlerOption {
 // newTranscoder maps REST calls to Connect calls in JSON. The handlers behind
 // it bound what they read; its own bound is for responses, which carry a batch
 // back with a task around each payload.
-func newTranscoder(path string, tasks http.Handler, o Options) (*vanguard.Transcoder, error) {
+func newTranscoder(services []service, o Options) (*vanguard.Transcoder, error) {
 	limit := uint32(2*max(o.MaxBatchBytes, o.MaxMessageBytes) + DefaultMaxBatchBytes) //nolint:gosec // at most 2 GiB + 64 MiB
-	service := vanguard.NewService(path, tasks,
-		vanguard.WithTargetProtocols(vanguard.ProtocolConnect),
-		vanguard.WithTargetCodecs(vanguard.CodecJSON),
-		vanguard.WithMaxMessageBufferBytes(limit),
-	)
-	return vanguard.NewTranscoder([]*vanguard.Service{service},
+	targets := make([]*vanguard.Service, len(services))
+	for i, s := range services {
+		targets[i] = vanguard.NewService(s.prefix, s.handler,
+			vanguard.WithTargetProtocols(vanguard.ProtocolConnect),
+			vanguard.WithTargetCodecs(vanguard.CodecJSON),
+			vanguard.WithMaxMessageBufferBytes(limit),
+		)
+	}
+	return vanguard.NewTranscoder(targets,
 		vanguard.WithCodec(func(vanguard.TypeResolver) vanguard.Codec { return restCodec{} }),
 		vanguard.WithUnknownHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			notFound().write(w)
 		})),
 	)
-}
-
-// taskMethods are the methods of TaskService.
-func taskMethods() protoreflect.MethodDescriptors {
-	return penstockv1.File_penstock_v1_tasks_proto.Services().ByName("TaskService").Methods()
-}
-
-// procedures lists the paths of the RPCs.
-func procedures() []string {
-	methods := taskMethods()
-	paths := make([]string, methods.Len())
-	for i := range paths {
-		paths[i] = "/" + penstockv1connect.TaskServiceName + "/" + string(methods.Get(i).Name())
-	}
-	return paths
-}
-
-// checkMessages plans the JSON of every request and response.
-func checkMessages() error {
-	methods := taskMethods()
-	for i := range methods.Len() {
-		for _, md := range []protoreflect.MessageDescriptor{methods.Get(i).Input(), methods.Get(i).Output()} {
-			if _, err := planFor(md); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // openAPIHandler serves the OpenAPI document.
@@ -168,21 +171,21 @@ func openAPIHandler() http.Handler {
 // router finds the handler of a path. It is not an http.ServeMux because that
 // redirects paths with dots or repeated slashes, which may occur in task ids.
 type router struct {
+	own      map[string]http.Handler // by prefix; see Options.Handlers
 	exact    map[string]http.Handler
 	prefixes map[string]http.Handler // up to and with a slash
 }
 
 // probes adds health and reflection.
-func (r *router) probes(ready grpchealth.Checker) {
+func (r *router) probes(ready readiness) {
 	limit := connect.WithReadMaxBytes(maxProbeBytes)
 	add := func(prefix string, h http.Handler) { r.prefixes[prefix] = h }
 	add(grpchealth.NewHandler(ready, limit))
-	reflector := grpcreflect.NewStaticReflector(
-		penstockv1connect.TaskServiceName,
+	reflector := grpcreflect.NewStaticReflector(append(slices.Clone(ready.services),
 		grpchealth.HealthV1ServiceName,
 		grpcreflect.ReflectV1ServiceName,
 		grpcreflect.ReflectV1AlphaServiceName,
-	)
+	)...)
 	add(grpcreflect.NewHandlerV1(reflector, limit))
 	add(grpcreflect.NewHandlerV1Alpha(reflector, limit))
 }
@@ -190,6 +193,12 @@ func (r *router) probes(ready grpchealth.Checker) {
 // ServeHTTP implements http.Handler.
 func (r *router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	path := req.URL.Path
+	for prefix, h := range r.own {
+		if strings.HasPrefix(path, prefix) {
+			h.ServeHTTP(w, req)
+			return
+		}
+	}
 	if h, ok := r.exact[path]; ok {
 		h.ServeHTTP(w, req)
 		return

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -147,9 +149,27 @@ func TestLimits(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, o := range []Options{{MaxBatchBytes: -1}, {MaxMessageBytes: maxLimit + 1}, {WatchKeepAlive: -1}} {
-		if _, err := NewHandler(&fakeService{}, o); err == nil {
+	handlers := func(prefixes ...string) Options {
+		o := Options{Handlers: map[string]http.Handler{}}
+		for _, prefix := range prefixes {
+			o.Handlers[prefix] = http.NotFoundHandler()
+		}
+		return o
+	}
+	all := fakeServices(&fakeService{})
+	for _, o := range []Options{
+		{MaxBatchBytes: -1}, {MaxMessageBytes: maxLimit + 1}, {WatchKeepAlive: -1},
+		handlers("/"), handlers("x/"), handlers("/x"), handlers("/x/", "/x/y/"),
+	} {
+		if _, err := NewHandler(all, o); err == nil {
 			t.Errorf("%v was accepted", o)
+		}
+	}
+	for i := range reflect.TypeFor[Services]().NumField() {
+		s, name := all, reflect.TypeFor[Services]().Field(i).Name
+		reflect.ValueOf(&s).Elem().Field(i).SetZero()
+		if _, err := NewHandler(s, Options{}); err == nil || !strings.Contains(err.Error(), "Services."+name+" is nil") {
+			t.Errorf("without %s: %v", name, err)
 		}
 	}
 }
@@ -196,7 +216,7 @@ func TestHealth(t *testing.T) {
 	client := grpchealth.NewClient(s.h2c, s.url, connect.WithGRPC())
 	check := func(want grpchealth.Status) {
 		t.Helper()
-		for _, service := range []string{"", penstockv1connect.TaskServiceName} {
+		for _, service := range []string{"", penstockv1connect.TaskServiceName, penstockv1connect.DeadLetterServiceName} {
 			got, err := client.Check(t.Context(), &grpchealth.CheckRequest{Service: service})
 			if err != nil || got.Status != want {
 				t.Errorf("%q: %v %v", service, got, err)
@@ -228,12 +248,20 @@ func TestReflection(t *testing.T) {
 	stream := grpcreflect.NewClient(s.h2c, s.url, connect.WithGRPC()).NewStream(t.Context())
 	defer func() { _, _ = stream.Close() }()
 	names, err := stream.ListServices()
-	if err != nil || len(names) != 4 {
+	if err != nil || len(names) != 9 {
 		t.Fatalf("%v %v", names, err)
 	}
-	files, err := stream.FileContainingSymbol(protoreflect.FullName(penstockv1connect.TaskServiceName))
-	if err != nil || len(files) == 0 {
-		t.Errorf("%v %v", files, err)
+	for _, name := range []string{
+		penstockv1connect.TaskServiceName, penstockv1connect.DeadLetterServiceName, penstockv1connect.WorkerServiceName,
+		penstockv1connect.ApprovalServiceName, penstockv1connect.ScheduleServiceName, penstockv1connect.EffectServiceName,
+	} {
+		if !slices.Contains(names, protoreflect.FullName(name)) {
+			t.Errorf("%s is not in %v", name, names)
+		}
+		files, err := stream.FileContainingSymbol(protoreflect.FullName(name))
+		if err != nil || len(files) == 0 {
+			t.Errorf("%s: %v %v", name, files, err)
+		}
 	}
 }
 
@@ -249,33 +277,76 @@ func TestOpenAPI(t *testing.T) {
 	var doc struct {
 		Paths      map[string]map[string]any `json:"paths"`
 		Components struct {
-			Schemas map[string]struct {
-				Properties map[string]map[string]any `json:"properties"`
-			} `json:"schemas"`
+			Schemas         map[string]schema `json:"schemas"`
+			SecuritySchemes map[string]any    `json:"securitySchemes"`
 		} `json:"components"`
+		Security []map[string]any `json:"security"`
 	}
 	if err := json.Unmarshal([]byte(r.body), &doc); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{"/api/v1/tasks", "/api/v1/tasks/{task_id}", watchPath} {
-		if doc.Paths[path]["get"] == nil {
-			t.Errorf("no GET %s", path)
+	services, err := fakeServices(&fakeService{}).connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	routes, err := routesOf(services)
+	rpcs, all := 0, 0
+	for _, s := range services {
+		rpcs += s.methods.Len()
+	}
+	for _, templates := range routes {
+		all += len(templates)
+	}
+	if err != nil || all != rpcs-1 { // WatchEvents is server-sent events instead
+		t.Fatalf("%d routes of %d RPCs: %v, %v", all, rpcs, routes, err)
+	}
+	routes.insert(http.MethodGet, watchPath)
+	for method, templates := range routes {
+		for _, parts := range templates {
+			if path := strings.Join(parts, "/"); doc.Paths[path][strings.ToLower(method)] == nil {
+				t.Errorf("no %s %s", method, path)
+			}
 		}
 	}
-	messages := penstockv1.File_penstock_v1_tasks_proto.Messages()
+	for _, file := range []protoreflect.FileDescriptor{penstockv1.File_penstock_v1_tasks_proto, penstockv1.File_penstock_v1_deadletters_proto, penstockv1.File_penstock_v1_workers_proto} {
+		checkSchemas(t, file.Messages(), doc.Components.Schemas)
+	}
+	if doc.Components.SecuritySchemes["bearer"] == nil || len(doc.Security) != 2 {
+		t.Errorf("no bearer scheme, or it is not optional: %v %v", doc.Components.SecuritySchemes, doc.Security)
+	}
+}
+
+// schema is the part of a schema that is compared.
+type schema struct {
+	Properties map[string]map[string]any `json:"properties"`
+}
+
+// checkSchemas compares messages with their schemas.
+func checkSchemas(t *testing.T, messages protoreflect.MessageDescriptors, schemas map[string]schema) {
+	t.Helper()
 	for i := range messages.Len() {
 		md := messages.Get(i)
-		schema, ok := doc.Components.Schemas[string(md.FullName())]
+		schema, ok := schemas[string(md.FullName())]
 		if !ok {
 			continue // a request that is all parameters, or the stream's messages
 		}
-		if len(schema.Properties) != md.Fields().Len() {
-			t.Errorf("%s has %d properties, want %d", md.FullName(), len(schema.Properties), md.Fields().Len())
-		}
 		for j := range md.Fields().Len() {
-			checkProperty(t, md.Fields().Get(j), schema.Properties[md.Fields().Get(j).TextName()])
+			fd := md.Fields().Get(j)
+			property, ok := schema.Properties[fd.TextName()]
+			if !ok && isRequest(md) && strings.HasSuffix(fd.TextName(), "_id") {
+				continue // it is in the path
+			}
+			delete(schema.Properties, fd.TextName())
+			checkProperty(t, fd, property)
+		}
+		for name := range schema.Properties {
+			t.Errorf("%s has no %s", md.FullName(), name)
 		}
 	}
+}
+
+func isRequest(md protoreflect.MessageDescriptor) bool {
+	return strings.HasSuffix(string(md.Name()), "Request")
 }
 
 // checkProperty compares a property with its field.

@@ -5,12 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
 	"connectrpc.com/grpchealth"
-
-	"github.com/penstock-dev/penstock/protocol/penstock/v1/penstockv1connect"
 )
 
 // readyTimeout bounds one readiness check.
@@ -18,7 +17,9 @@ const readyTimeout = 3 * time.Second
 
 // readiness answers health checks.
 type readiness struct {
-	ready func(context.Context) error
+	ready    func(context.Context) error
+	services []string   // full names
+	stuck    func() int // of a worker
 }
 
 // check asks whether the process can serve.
@@ -28,10 +29,10 @@ func (h readiness) check(ctx context.Context) error {
 	return h.ready(ctx)
 }
 
-// Check implements grpchealth.Checker for the whole process ("") and for
-// TaskService. Other names get NotFound.
+// Check implements grpchealth.Checker for the whole process ("") and for each
+// service. Other names get NotFound.
 func (h readiness) Check(ctx context.Context, req *grpchealth.CheckRequest) (*grpchealth.CheckResponse, error) {
-	if req.Service != "" && req.Service != penstockv1connect.TaskServiceName {
+	if req.Service != "" && !slices.Contains(h.services, req.Service) {
 		return nil, connect.NewError(connect.CodeNotFound, errors.New("there is no such service"))
 	}
 	status := grpchealth.StatusServing
@@ -46,15 +47,31 @@ type healthStatus struct {
 	Status string `json:"status"`
 	// Reasons are the errors that keep the process from being ready.
 	Reasons []string `json:"reasons,omitempty"`
+	// StuckHandlers is how many handlers of a worker ignore their cancellation.
+	StuckHandlers *int `json:"stuck_handlers,omitempty"`
 }
 
 // ServeHTTP answers /readyz: 200, or 503 with the reasons.
 func (h readiness) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	code, status := http.StatusOK, healthStatus{Status: "ready"}
 	if err := h.check(r.Context()); err != nil {
-		writeStatus(w, http.StatusServiceUnavailable, healthStatus{Status: "not ready", Reasons: reasons(err)})
-		return
+		code, status = http.StatusServiceUnavailable, healthStatus{Status: "not ready", Reasons: reasons(err)}
 	}
-	writeStatus(w, http.StatusOK, healthStatus{Status: "ready"})
+	if h.stuck != nil {
+		n := h.stuck()
+		status.StuckHandlers = &n
+	}
+	writeStatus(w, code, status)
+}
+
+// NewHealthHandler returns a handler of GET /livez and GET /readyz alone, as
+// NewHandler answers them, for a worker. ready is as in Options; /readyz also
+// tells how many handlers are stuck.
+func NewHealthHandler(ready func(context.Context) error, stuck func() int) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", livez)
+	mux.Handle("GET /readyz", readiness{ready: ready, stuck: stuck})
+	return mux
 }
 
 // livez answers /livez.

@@ -116,9 +116,31 @@ type testServer struct {
 // serve starts a server for svc.
 func serve(t *testing.T, svc *fakeService, o Options) *testServer {
 	t.Helper()
+	return serveAll(t, fakeServices(svc), o)
+}
+
+// fakeServices are all services, of which only that of tasks does anything.
+func fakeServices(tasks penstockv1connect.TaskServiceHandler) Services {
+	return Services{
+		Tasks: tasks, DeadLetters: penstockv1connect.UnimplementedDeadLetterServiceHandler{}, Workers: penstockv1connect.UnimplementedWorkerServiceHandler{}, Schedules: penstockv1connect.UnimplementedScheduleServiceHandler{},
+		Approvals: penstockv1connect.UnimplementedApprovalServiceHandler{}, Effects: penstockv1connect.UnimplementedEffectServiceHandler{},
+	}
+}
+
+// serveBoth starts a server for two services.
+func serveBoth(t *testing.T, tasks penstockv1connect.TaskServiceHandler, deadLetters penstockv1connect.DeadLetterServiceHandler, o Options) *testServer {
+	t.Helper()
+	all := fakeServices(tasks)
+	all.DeadLetters = deadLetters
+	return serveAll(t, all, o)
+}
+
+// serveAll starts a server for the services.
+func serveAll(t *testing.T, services Services, o Options) *testServer {
+	t.Helper()
 	logs := &logBuffer{}
 	o.Logger = slog.New(slog.NewTextHandler(logs, nil))
-	h, err := NewHandler(svc, o)
+	h, err := NewHandler(services, o)
 	if err != nil {
 		t.Fatal(err)
 	}

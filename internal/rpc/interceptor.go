@@ -83,6 +83,31 @@ func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) co
 	}
 }
 
+// mapper stands outside the interceptors of Options and maps their errors. What
+// comes from further inside is mapped already and stays as it is.
+type mapper struct{ *interceptor }
+
+// WrapUnary implements connect.Interceptor.
+func (m mapper) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		resp, err := next(ctx, req)
+		if err != nil {
+			return nil, m.fail(ctx, req.Spec().Procedure, err)
+		}
+		return resp, nil
+	}
+}
+
+// WrapStreamingHandler implements connect.Interceptor.
+func (m mapper) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		if err := next(ctx, conn); err != nil {
+			return m.fail(ctx, conn.Spec().Procedure, err)
+		}
+		return nil
+	}
+}
+
 // checkedConn refuses messages that could not be decoded.
 type checkedConn struct {
 	connect.StreamingHandlerConn

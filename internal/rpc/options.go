@@ -45,10 +45,17 @@ type Options struct {
 	// WatchKeepAlive is the time between keep-alive comments on
 	// GET /api/v1/events/watch. 0: DefaultWatchKeepAlive.
 	WatchKeepAlive time.Duration
-	// Interceptors run around every TaskService call, the first outermost, and
-	// see errors that are mapped already. Their own errors should be
-	// *connect.Error; their panics are left to net/http.
+	// Interceptors run around every call of the services, the first outermost,
+	// also for requests that the service will not see because they cannot be
+	// decoded. They see errors that are mapped already; their own errors are
+	// mapped as the services' are (see ToConnect), their panics are left to
+	// net/http.
 	Interceptors []connect.Interceptor
+	// Handlers serve further paths: each all paths that begin with its key, which
+	// begins and ends with a slash, e.g. "/api/v1/internal/". No key may begin
+	// with another. Interceptors do not run for them, and their errors should look
+	// like those of the REST API: see WriteProblem.
+	Handlers map[string]http.Handler
 }
 
 // withDefaults returns o with every zero value replaced.

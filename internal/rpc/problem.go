@@ -40,7 +40,7 @@ var titles = map[protocol.Code]string{
 	protocol.CodeInputInvalid:      "Invalid input",
 	protocol.CodeUnknownType:       "Unknown task type",
 	protocol.CodeDuplicate:         "Duplicate task",
-	protocol.CodeNotFound:          "No such task",
+	protocol.CodeNotFound:          "Not found",
 	protocol.CodeInvalidTransition: "Invalid transition",
 }
 
@@ -130,8 +130,15 @@ func (p *problem) text() []byte {
 	return b.Bytes()
 }
 
+// WriteProblem sends an error of a handler outside the services, mapped by
+// ToConnect, as the REST API would: problem+json with the status of its code.
+func WriteProblem(w http.ResponseWriter, err error) {
+	mapped := ToConnect(err)
+	problemOf(mapped.Code(), mapped.Message(), InfoOf(mapped)).write(w)
+}
+
 // write sends p as the response. Statuses that ask to try again come with
-// Retry-After.
+// Retry-After, those that ask who is calling with the way to tell.
 func (p *problem) write(w http.ResponseWriter) {
 	h := w.Header()
 	h.Del("Content-Length")
@@ -141,6 +148,9 @@ func (p *problem) write(w http.ResponseWriter) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	if p.Status == http.StatusServiceUnavailable || p.Status == http.StatusTooManyRequests {
 		h.Set("Retry-After", "1")
+	}
+	if p.Status == http.StatusUnauthorized {
+		h.Set("WWW-Authenticate", "Bearer") // here only: trailers of gRPC must not have it
 	}
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(p.text())

@@ -23,7 +23,6 @@ import (
 // Paths of the REST API that need care.
 const (
 	restPrefix = "/api/v1/"
-	tasksPath  = "/api/v1/tasks"
 	batchPath  = "/api/v1/tasks/batch"
 )
 
@@ -34,6 +33,7 @@ const maxErrorBody = 1 << 20
 // come back into problem+json.
 type restHandler struct {
 	transcoder      http.Handler
+	routes          routes
 	log             *slog.Logger
 	maxBatchBytes   int64
 	maxMessageBytes int64
@@ -49,7 +49,7 @@ func (h *restHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.write(w)
 		return
 	}
-	out := prepare(r)
+	out := h.prepare(r)
 	if out.Body != nil {
 		out.Body = http.MaxBytesReader(w, out.Body, limit)
 	}
@@ -69,8 +69,8 @@ func refuse(r *http.Request, limit int64) *problem {
 			return p
 		}
 	}
-	if r.Method == http.MethodGet && r.ContentLength != 0 {
-		return badRequest("", "GET takes no body")
+	if bodyless(r.Method) && r.ContentLength != 0 {
+		return badRequest("", r.Method+" takes no body")
 	}
 	if r.ContentLength > limit {
 		return tooLarge(limit)
@@ -78,8 +78,12 @@ func refuse(r *http.Request, limit int64) *problem {
 	return nil
 }
 
-// refuseQuery checks the query string. The calls that are described by their
-// body take none.
+// bodyless reports whether calls with a method are described by their path and
+// query alone.
+func bodyless(method string) bool { return method == http.MethodGet || method == http.MethodDelete }
+
+// refuseQuery checks the query string. Calls that have a body are described by
+// it and take none.
 func refuseQuery(r *http.Request) *problem {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -90,7 +94,7 @@ func refuseQuery(r *http.Request) *problem {
 			return badRequest("", "the query string is not valid UTF-8")
 		}
 	}
-	if r.Method == http.MethodPost && (r.URL.Path == tasksPath || r.URL.Path == batchPath) {
+	if r.Method == http.MethodPost || r.Method == http.MethodPut {
 		return badRequest("", "this call takes no query parameters; put them in the body")
 	}
 	return nil
@@ -107,20 +111,17 @@ func tooLarge(limit int64) *problem {
 // prepare returns a copy of r as the transcoder needs it. The transcoder
 // splits the decoded path and decodes each part once more, and takes what
 // follows a colon for a verb; so it gets the path as it was sent, with colons
-// escaped, and an id may hold any character. "batch" is a task id for GET.
-func prepare(r *http.Request) *http.Request {
+// escaped, and an id may hold any character.
+func (h *restHandler) prepare(r *http.Request) *http.Request {
 	out := new(http.Request)
 	*out = *r
 	u := *r.URL
-	u.Path = strings.ReplaceAll(r.URL.EscapedPath(), ":", "%3A")
+	u.Path = h.routes.resolve(r.Method, strings.ReplaceAll(r.URL.EscapedPath(), ":", "%3A"))
 	u.RawPath = ""
-	if r.Method == http.MethodGet && u.Path == batchPath {
-		u.Path = tasksPath + "/%62atch"
-	}
 	out.URL = &u
 	out.Header = r.Header.Clone()
 	out.Header.Del("Connect-Protocol-Version") // this is REST, whatever the caller's client adds
-	if r.Method == http.MethodGet {
+	if bodyless(r.Method) {
 		out.Header.Del("Content-Type")
 	} else if isJSON(r.Header.Values("Content-Type")) {
 		out.Header.Set("Content-Type", "application/json")

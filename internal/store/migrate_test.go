@@ -12,7 +12,6 @@ import (
 
 	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/store"
-	"github.com/penstock-dev/penstock/protocol"
 )
 
 // TestConcurrentMigrators: eight at once on an empty database; one applies.
@@ -61,7 +60,7 @@ func TestConcurrentMigrators(t *testing.T) {
 	if err != nil || len(st) != len(files) || !st[0].Applied || st[0].AppliedAt.IsZero() {
 		t.Errorf("status: %v, %v", st, err)
 	}
-	s, err := store.Open(t.Context(), store.Options{URL: url, Role: "penstock_app", MaxConns: 1, DefaultPolicy: protocol.DefaultRetryPolicy()})
+	s, err := store.Open(t.Context(), store.Options{URL: url, Role: "penstock_app", MaxConns: 1})
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}

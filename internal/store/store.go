@@ -11,6 +11,8 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,8 +32,10 @@ type Options struct {
 	Role string
 	// MaxConns bounds the pool.
 	MaxConns int
-	// DefaultPolicy applies to tasks that bring no retry policy.
-	DefaultPolicy protocol.RetryPolicy
+	// Policy returns the retry policy of tasks of a type that bring none; nil:
+	// protocol.DefaultRetryPolicy for all. It is called for every task that is
+	// locked, from several goroutines.
+	Policy func(typ string) protocol.RetryPolicy
 }
 
 // Deployment identifies the database and carries its jitter seed.
@@ -45,8 +49,12 @@ type Deployment struct {
 // concurrent use.
 type Store struct {
 	pool   *pgxpool.Pool
-	policy protocol.RetryPolicy
+	policy func(typ string) protocol.RetryPolicy
 	dep    Deployment
+	// ended holds the open transactions in which tasks with dependants ended;
+	// onEnded is called once one has committed.
+	ended   sync.Map
+	onEnded atomic.Pointer[func()]
 	*dbsqlc.Queries
 }
 
@@ -95,7 +103,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to postgres: %w", err)
 	}
-	s := &Store{pool: pool, policy: o.DefaultPolicy, Queries: dbsqlc.New(pool)}
+	if o.Policy == nil {
+		o.Policy = func(string) protocol.RetryPolicy { return protocol.DefaultRetryPolicy() }
+	}
+	s := &Store{pool: pool, policy: o.Policy, Queries: dbsqlc.New(pool)}
 	d, err := s.GetDeployment(ctx)
 	if err != nil {
 		pool.Close()
@@ -126,8 +137,22 @@ func (s *Store) Ping(ctx context.Context) error {
 // nil. If the connection is lost during the commit, the error leaves open
 // whether it happened.
 func (s *Store) Tx(ctx context.Context, fn func(q *dbsqlc.Queries) error) error {
-	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return fn(dbsqlc.New(tx)) })
+	var q *dbsqlc.Queries
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		q = dbsqlc.New(tx)
+		return fn(q)
+	})
+	if _, ended := s.ended.LoadAndDelete(q); ended && err == nil {
+		if told := s.onEnded.Load(); told != nil {
+			(*told)()
+		}
+	}
+	return err
 }
+
+// OnEnded has fn be called after each transaction of this Store in which tasks
+// ended that others depend on. It must not block.
+func (s *Store) OnEnded(fn func()) { s.onEnded.Store(&fn) }
 
 // IsUnavailable reports whether err means that Postgres could not be reached
 // or was shutting down, so that the same call may succeed later.

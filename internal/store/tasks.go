@@ -54,26 +54,37 @@ func (s *Store) Decide(ctx context.Context, ids []protocol.ID, fn func(now time.
 
 // DecideTx is Decide inside a transaction of the caller's.
 func (s *Store) DecideTx(ctx context.Context, q *dbsqlc.Queries, ids []protocol.ID, fn func(now time.Time, tasks map[protocol.ID]*Locked) ([]*Locked, []*protocol.Event)) error {
-	rows, err := q.LockTasks(ctx, pgid.Slice(ids))
+	tasks, now, err := s.Lock(ctx, q, ids)
 	if err != nil {
-		return fmt.Errorf("lock %d tasks: %w", len(ids), err)
-	}
-	tasks := make(map[protocol.ID]*Locked, len(rows))
-	now := time.Now()
-	for _, r := range rows {
-		l, err := s.locked(r)
-		if err != nil {
-			return err
-		}
-		now = r.Now
-		tasks[l.ID] = l
+		return err
 	}
 	changed, events := fn(now, tasks)
 	return s.Save(ctx, q, changed, events)
 }
 
-// Save stores decisions: the tasks as they are now, their events, and a
-// dlq_items row for each that was given up.
+// Lock locks the tasks, in id order, for a decision that needs more than their
+// rows; store it with Save. Tasks that do not exist are missing. now is Postgres'
+// clock.
+func (s *Store) Lock(ctx context.Context, q *dbsqlc.Queries, ids []protocol.ID) (tasks map[protocol.ID]*Locked, now time.Time, err error) {
+	rows, err := q.LockTasks(ctx, pgid.Slice(ids))
+	if err != nil {
+		return nil, now, fmt.Errorf("lock %d tasks: %w", len(ids), err)
+	}
+	tasks, now = make(map[protocol.ID]*Locked, len(rows)), time.Now()
+	for _, r := range rows {
+		l, err := s.locked(r)
+		if err != nil {
+			return nil, now, err
+		}
+		now = r.Now
+		tasks[l.ID] = l
+	}
+	return tasks, now, nil
+}
+
+// Save stores decisions: the tasks as they are now, their events, a dlq_items
+// row for each that was given up, and a note for each that ended and that others
+// depend on. What people were asked about tasks that were cancelled is withdrawn.
 func (s *Store) Save(ctx context.Context, q *dbsqlc.Queries, changed []*Locked, events []*protocol.Event) error {
 	if len(changed) == 0 {
 		return nil
@@ -83,17 +94,60 @@ func (s *Store) Save(ctx context.Context, q *dbsqlc.Queries, changed []*Locked, 
 	if err := q.SaveTasks(ctx, p); err != nil {
 		return fmt.Errorf("save %d tasks and %d events: %w", len(changed), len(events), err)
 	}
-	var dlq, dead []pgid.ID
+	if err := s.noteSettled(ctx, q, changed); err != nil {
+		return err
+	}
+	if err := withdraw(ctx, q, events); err != nil {
+		return err
+	}
+	var dead dbsqlc.InsertDeadTasksParams
 	for _, e := range events {
 		if e.Type == protocol.EventDLQ && e.To == protocol.StateDLQPending {
-			dlq = append(dlq, pgid.ID(protocol.DLQID(e.TaskID)))
-			dead = append(dead, pgid.ID(e.TaskID))
+			dead.DlqIds = append(dead.DlqIds, pgid.ID(protocol.DLQID(e.TaskID)))
+			dead.TaskIds = append(dead.TaskIds, pgid.ID(e.TaskID))
+			dead.Fingerprints = append(dead.Fingerprints, protocol.Fingerprint(byID[e.TaskID].Type, e.Code, e.Reason))
 		}
 	}
-	if len(dead) > 0 {
-		if err := q.InsertDeadTasks(ctx, dlq, dead); err != nil {
-			return fmt.Errorf("write %d dead letters: %w", len(dead), err)
+	if len(dead.TaskIds) > 0 {
+		if err := q.InsertDeadTasks(ctx, dead); err != nil {
+			return fmt.Errorf("write %d dead letters: %w", len(dead.TaskIds), err)
 		}
+	}
+	return nil
+}
+
+// noteSettled has the dependants be told of tasks that ended.
+func (s *Store) noteSettled(ctx context.Context, q *dbsqlc.Queries, changed []*Locked) error {
+	var ended []pgid.ID
+	for _, l := range changed {
+		if l.HasDependants && l.State.Terminal() {
+			ended = append(ended, pgid.ID(l.ID))
+		}
+	}
+	if len(ended) == 0 {
+		return nil
+	}
+	if err := q.InsertSettlements(ctx, ended); err != nil {
+		return fmt.Errorf("note the end of %d tasks that others depend on: %w", len(ended), err)
+	}
+	s.ended.Store(q, nil)
+	return nil
+}
+
+// withdraw ends what is still asked about tasks that waited for approval and
+// were cancelled, in whatever way.
+func withdraw(ctx context.Context, q *dbsqlc.Queries, events []*protocol.Event) error {
+	var ended []pgid.ID
+	for _, e := range events {
+		if e.From == protocol.StateWaitingApproval && e.To == protocol.StateCancelled {
+			ended = append(ended, pgid.ID(e.TaskID))
+		}
+	}
+	if len(ended) == 0 {
+		return nil
+	}
+	if err := q.WithdrawApprovals(ctx, ended); err != nil {
+		return fmt.Errorf("withdraw the approval requests of %d tasks: %w", len(ended), err)
 	}
 	return nil
 }
@@ -120,6 +174,9 @@ func saveParams(changed []*Locked) (dbsqlc.SaveTasksParams, map[protocol.ID]*Loc
 		p.StartedAts = append(p.StartedAts, l.StartedAt)
 		p.FinishedAts = append(p.FinishedAts, l.FinishedAt)
 		p.Results = append(p.Results, string(l.Result))
+		p.UnknownSinces = append(p.UnknownSinces, l.UnknownSince)
+		p.StartAts = append(p.StartAts, l.StartAt)
+		p.OpenDependencies = append(p.OpenDependencies, int32(l.OpenDependencies))
 	}
 	return p, byID
 }
@@ -156,11 +213,11 @@ func addEvents(p *dbsqlc.SaveTasksParams, events []*protocol.Event, byID map[pro
 }
 
 func (s *Store) locked(r *dbsqlc.LockTasksRow) (*Locked, error) {
-	policy := s.policy
-	if len(r.RetryPolicy) > 0 {
-		if err := json.Unmarshal(r.RetryPolicy, &policy); err != nil {
-			return nil, fmt.Errorf("task %s: stored retry policy: %w", protocol.ID(r.ID), err)
-		}
+	var policy protocol.RetryPolicy
+	if len(r.RetryPolicy) == 0 {
+		policy = s.policy(r.Type)
+	} else if err := json.Unmarshal(r.RetryPolicy, &policy); err != nil {
+		return nil, fmt.Errorf("task %s: stored retry policy: %w", protocol.ID(r.ID), err)
 	}
 	l := &Locked{
 		Task: protocol.Task{
@@ -171,6 +228,9 @@ func (s *Store) locked(r *dbsqlc.LockTasksRow) (*Locked, error) {
 			RejectedDelivery: r.RejectedDelivery, WorkerID: Deref(r.WorkerID),
 			Code: protocol.Code(Deref(r.LastErrorCode)), Reason: Deref(r.LastErrorReason),
 			StartedAt: r.StartedAt.Time, FinishedAt: r.FinishedAt.Time, TraceID: r.TraceID,
+			ExpiresAt: r.ExpiresAt.Time, UnknownSince: r.UnknownSince.Time,
+			StartAt: r.StartAt.Time, OpenDependencies: int(r.OpenDependencies), HasDependants: r.HasDependants,
+			OnDependencyFailure: protocol.DependencyPolicy(Deref(r.OnDependencyFailure)),
 		},
 		Queue: r.Queue, Type: r.Type, Name: Deref(r.Name), Key: Deref(r.IdempotencyKey),
 	}
@@ -184,21 +244,42 @@ func (s *Store) locked(r *dbsqlc.LockTasksRow) (*Locked, error) {
 // Due is a locked task with what its stream entry needs besides.
 type Due struct {
 	*Locked
-	Tenant  string
-	Payload []byte
-	Timeout time.Duration
+	Tenant string
+	// EffectKey is the idempotency key that the handler sees, where it is not
+	// the task's own: that of the task it was requeued from.
+	EffectKey string
+	// EffectOwn: EffectKey is the id of that task, which has no idempotency key.
+	EffectOwn bool
+	Payload   []byte
+	Timeout   time.Duration
+	// HeartbeatTimeout is 0 if the task has none.
+	HeartbeatTimeout time.Duration
+	// Scope is that of the task's idempotency key.
+	Scope string
+	// ScheduleType, ScheduledAt and DelayMS are the schedule as it was asked for.
+	ScheduleType string
+	ScheduledAt  time.Time
+	DelayMS      int64
+	// RequestedBy is the principal who asked for the task, or anonymous.
+	RequestedBy string
+	// Scheduled: a schedule made the task.
+	Scheduled bool
+	// Approvals is what the handler is told of approvals, JSON; nil: nothing.
+	Approvals []byte
 }
 
 // maxDueBytes bounds the payloads of one dispatch: 16 MiB, or a single larger
 // one.
 const maxDueBytes = 16 << 20
 
-// LockDueTasks takes up to limit due tasks of a queue, longest due first, and
-// leaves out those that another transaction is taking. It takes fewer, and says
-// so with cut, where their payloads together would be larger than 16 MiB. now is
-// Postgres' clock.
-func (s *Store) LockDueTasks(ctx context.Context, q *dbsqlc.Queries, queue string, limit int) (out []*Due, cut bool, now time.Time, err error) {
-	rows, err := q.LockDue(ctx, queue, int32(limit))
+// LockDueTasks takes up to limit tasks of a queue that are due or will be
+// within ahead (whole milliseconds), longest due first, and leaves out those
+// that another transaction is taking. It takes fewer, and says so with cut,
+// where their payloads together would be larger than 16 MiB. now is Postgres'
+// clock when it returns, or a little less.
+func (s *Store) LockDueTasks(ctx context.Context, q *dbsqlc.Queries, queue string, ahead time.Duration, limit int) (out []*Due, cut bool, now time.Time, err error) {
+	rows, err := q.LockDue(ctx, dbsqlc.LockDueParams{Queue: queue, AheadMs: ahead.Milliseconds(), MaxRows: int32(limit)})
+	answered := time.Now()
 	if err != nil {
 		return nil, false, now, fmt.Errorf("lock due tasks of queue %s: %w", queue, err)
 	}
@@ -215,12 +296,17 @@ func (s *Store) LockDueTasks(ctx context.Context, q *dbsqlc.Queries, queue strin
 			RejectedDelivery: r.RejectedDelivery, WorkerID: r.WorkerID, LastErrorCode: r.LastErrorCode,
 			LastErrorReason: r.LastErrorReason, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt, TraceID: r.TraceID,
 			Queue: r.Queue, Name: r.Name, IdempotencyKey: r.IdempotencyKey, Type: r.Type, Now: r.Now,
+			ExpiresAt: r.ExpiresAt, UnknownSince: r.UnknownSince, StartAt: r.StartAt, OpenDependencies: r.OpenDependencies,
+			HasDependants: r.HasDependants, OnDependencyFailure: r.OnDependencyFailure,
 		})
 		if err != nil {
 			return nil, false, now, err
 		}
 		now = r.Now
-		byID[l.ID] = &Due{Locked: l, Tenant: r.Tenant, Timeout: time.Duration(r.TimeoutMs) * time.Millisecond}
+		byID[l.ID] = &Due{Locked: l, Tenant: r.Tenant, EffectKey: Deref(r.EffectKey), EffectOwn: r.EffectOwn, Timeout: time.Duration(r.TimeoutMs) * time.Millisecond,
+			HeartbeatTimeout: time.Duration(Deref(r.HeartbeatTimeoutMs)) * time.Millisecond, Scope: r.IdempotencyScope,
+			ScheduleType: r.ScheduleType, ScheduledAt: r.ScheduledAt.Time, DelayMS: Deref(r.DelayMs), RequestedBy: r.RequestedBy,
+			Scheduled: r.ScheduleID != nil, Approvals: r.Approvals}
 		out = append(out, byID[l.ID])
 	}
 	ids := make([]pgid.ID, len(out))
@@ -234,7 +320,7 @@ func (s *Store) LockDueTasks(ctx context.Context, q *dbsqlc.Queries, queue strin
 	for _, p := range payloads {
 		byID[protocol.ID(p.ID)].Payload = p.Payload
 	}
-	return out, cut, now, nil
+	return out, cut, now.Add(time.Since(answered)), nil
 }
 
 // Deref returns *p, or the zero value if p is nil.

@@ -19,6 +19,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/penstock-dev/penstock/internal/mutant"
 )
 
 // Block is how long a blocking read waits at most. A cancelled context does
@@ -52,6 +54,9 @@ func New(o Options) (*Client, error) {
 			return nil, errors.New("redis.url: not a URL such as redis://:password@host:6379/0, rediss://… or unix://…")
 		}
 		r.MaxRetries = -1 // see the package comment
+		if mutant.On(mutant.ClientRetries) {
+			r.MaxRetries = 3
+		}
 		r.ClientName = "penstock-" + o.Name + "-" + kind
 		r.DisableIdentity = true // CLIENT SETINFO is refused by strict ACLs
 		r.DialTimeout = 2 * time.Second
@@ -95,22 +100,34 @@ func (c *Client) Ping(ctx context.Context) error {
 }
 
 // Requirements checks what the server must be like: version 6.2 or newer, and
-// no eviction policy that could remove a stream.
+// no eviction policy that could remove a stream. Unfit tells an error about that
+// from a failure to ask.
 func (c *Client) Requirements(ctx context.Context) error {
-	info, err := c.write.InfoMap(ctx, "server", "memory").Result()
+	info, err := c.write.InfoMap(ctx).Result() // before 7.0 INFO takes one section, or none for all
 	if err != nil {
 		return fmt.Errorf("redis: INFO: %w", err)
 	}
 	v := info["Server"]["redis_version"]
 	major, minor := version(v)
 	if major < 6 || major == 6 && minor < 2 {
-		return fmt.Errorf("redis %s is too old: 6.2 or newer is needed, 7.0 recommended", v)
+		return unfit(fmt.Sprintf("redis %s is too old: 6.2 or newer is needed, 7.0 recommended", v))
 	}
 	if p := info["Memory"]["maxmemory_policy"]; strings.HasPrefix(p, "allkeys-") {
-		return fmt.Errorf("redis maxmemory-policy is %s, which evicts whole streams under memory pressure: set it to noeviction", p)
+		return unfit(fmt.Sprintf("redis maxmemory-policy is %s, which evicts whole streams under memory pressure: set it to noeviction", p))
 	}
 	return nil
 }
+
+// Unfit reports whether err says that the server is not what it must be, which
+// waiting can't cure.
+func Unfit(err error) bool {
+	_, ok := errors.AsType[unfit](err)
+	return ok
+}
+
+type unfit string
+
+func (u unfit) Error() string { return string(u) }
 
 // Uptime returns how long the server has been running.
 func (c *Client) Uptime(ctx context.Context) (time.Duration, error) {

@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/penstock-dev/penstock/internal/mutant"
 )
 
 // Entry is one stream entry as read.
@@ -30,22 +31,26 @@ const (
 // After any error, entries may have been delivered without the caller seeing
 // them: read the history before reading Fresh again.
 func (c *Client) Read(ctx context.Context, stream, group, consumer, from string, count int) ([]Entry, error) {
-	block := Block
-	if from != Fresh {
-		block = -1 // do not wait
-	}
-	return c.readBlock(ctx, stream, group, consumer, from, count, block)
+	return readEntries(stream, c.read.XReadGroup(ctx, readArgs(stream, group, consumer, from, count)))
 }
 
 // ReadNow is Read of new entries without waiting.
 func (c *Client) ReadNow(ctx context.Context, stream, group, consumer string, count int) ([]Entry, error) {
-	return c.readBlock(ctx, stream, group, consumer, Fresh, count, -1)
+	args := readArgs(stream, group, consumer, Fresh, count)
+	args.Block = -1
+	return readEntries(stream, c.read.XReadGroup(ctx, args))
 }
 
-func (c *Client) readBlock(ctx context.Context, stream, group, consumer, from string, count int, block time.Duration) ([]Entry, error) {
-	res, err := c.read.XReadGroup(ctx, &redis.XReadGroupArgs{
-		Group: group, Consumer: consumer, Streams: []string{stream, from}, Count: int64(count), Block: block,
-	}).Result()
+func readArgs(stream, group, consumer, from string, count int) *redis.XReadGroupArgs {
+	block := Block
+	if from != Fresh {
+		block = -1 // do not wait
+	}
+	return &redis.XReadGroupArgs{Group: group, Consumer: consumer, Streams: []string{stream, from}, Count: int64(count), Block: block}
+}
+
+func readEntries(stream string, cmd *redis.XStreamSliceCmd) ([]Entry, error) {
+	res, err := cmd.Result()
 	if errors.Is(err, redis.Nil) {
 		return nil, nil
 	}
@@ -85,6 +90,13 @@ func (c *Client) AppendAndAck(ctx context.Context, to string, outcomes [][]any, 
 	out := make([]error, len(outcomes))
 	byStream := map[string][]string{}
 	at := map[string][]int{}
+	if mutant.On(mutant.AckBeforeOutcome) {
+		for _, a := range acks {
+			if a.ID != "" {
+				_ = c.Ack(ctx, a.Stream, a.Group, []string{a.ID})
+			}
+		}
+	}
 	for i, a := range c.Append(ctx, to, outcomes) {
 		switch {
 		case a.Err != nil:

@@ -7,16 +7,22 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/penstock-dev/penstock/internal/mutant"
 )
 
 // CreateGroup makes the group at the stream's beginning, with the stream if
-// needed. A group that exists already is fine.
-func (c *Client) CreateGroup(ctx context.Context, stream, group string) error {
-	err := c.write.XGroupCreateMkStream(ctx, stream, group, "0").Err()
-	if err != nil && !strings.HasPrefix(err.Error(), "BUSYGROUP") {
-		return fmt.Errorf("XGROUP CREATE %s %s: %w", stream, group, err)
+// needed, and reports whether it did. A group that exists already is fine.
+func (c *Client) CreateGroup(ctx context.Context, stream, group string) (made bool, err error) {
+	from := "0"
+	if mutant.On(mutant.GroupAtEnd) {
+		from = "$"
 	}
-	return nil
+	err = c.write.XGroupCreateMkStream(ctx, stream, group, from).Err()
+	if err != nil && !strings.HasPrefix(err.Error(), "BUSYGROUP") {
+		return false, fmt.Errorf("XGROUP CREATE %s %s: %w", stream, group, err)
+	}
+	return err == nil, nil
 }
 
 // CreateTaskGroup makes the group of a task stream if it is missing and
@@ -31,7 +37,16 @@ func (c *Client) CreateTaskGroup(ctx context.Context, stream, group string) (mad
 			if err != nil || ok {
 				return err
 			}
+			// Not in the transaction: on a cluster the key is another node's. A crash
+			// in between only makes workers more careful.
+			if err := c.Remade(ctx); err != nil {
+				return err
+			}
 			_, err = tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
+				if mutant.On(mutant.GroupAtEnd) {
+					p.XGroupCreateMkStream(ctx, stream, group, "$")
+					return nil
+				}
 				p.Del(ctx, stream)
 				p.XGroupCreateMkStream(ctx, stream, group, "0")
 				return nil

@@ -67,9 +67,9 @@ func TestCreateGroupStartsAtTheBeginning(t *testing.T) {
 	if err := f.Append(t.Context(), stream, [][]any{{"n", 0}})[0].Err; err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second time it exists already
-		if err := f.CreateGroup(t.Context(), stream, group); err != nil {
-			t.Fatal(err)
+	for i := range 2 { // the second time it exists already
+		if made, err := f.CreateGroup(t.Context(), stream, group); err != nil || made != (i == 0) {
+			t.Fatalf("made %t, %v", made, err)
 		}
 	}
 	if i := f.info(t); i.Undelivered != 1 {

@@ -1,10 +1,6 @@
 package streams_test
 
 import (
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -108,21 +104,5 @@ func equal(t *testing.T, what string, got, want []string) {
 // startRedis runs a private redis-server with more settings and returns its URL.
 func startRedis(t *testing.T, settings ...string) string {
 	t.Helper()
-	socket := filepath.Join(t.TempDir(), "r.sock")
-	cmd := exec.Command("redis-server", append([]string{"--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no"}, settings...)...)
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("redis-server: %v", err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	url := "unix://" + socket
-	testkit.Eventually(t, "redis-server listens", func() (bool, string) {
-		_, err := os.Stat(socket)
-		return err == nil, fmt.Sprint(err)
-	})
-	c := testkit.Stores{RedisURL: url}.Streams(t)
-	testkit.Eventually(t, "redis-server answers", func() (bool, string) {
-		err := c.Ping(t.Context())
-		return err == nil, fmt.Sprint(err)
-	})
-	return url
+	return testkit.StartRedis(t, settings...)
 }

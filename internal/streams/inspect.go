@@ -12,7 +12,29 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-const page = 500
+// Entries are read in pages of at most page, and fewer where they are large: as
+// many as make about pageBytes, going by those that were just read.
+const (
+	page      = 500
+	firstPage = 32
+	pageBytes = 4 << 20
+)
+
+// nextPage returns how many entries to read after these.
+func nextPage(last []redis.XMessage) int {
+	if len(last) == 0 {
+		return firstPage
+	}
+	size := 0
+	for _, m := range last {
+		for _, v := range m.Values {
+			if s, ok := v.(string); ok {
+				size += len(s)
+			}
+		}
+	}
+	return min(max(pageBytes*len(last)/max(size, 1), 1), page)
+}
 
 // Less reports whether stream id a comes before b. Ids that are no stream ids
 // count as 0-0.
@@ -49,13 +71,19 @@ func Before(id string) string {
 // IDAt is the smallest id of a moment, by Redis' clock.
 func IDAt(t time.Time) string { return strconv.FormatInt(max(t.UnixMilli(), 0), 10) + "-0" }
 
+// TimeOf is the moment of an id, by Redis' clock.
+func TimeOf(id string) time.Time {
+	ms, _ := splitID(id)
+	return time.UnixMilli(int64(min(ms, math.MaxInt64)))
+}
+
 // Range calls fn for each entry after an id, in order, until fn returns false.
 func (c *Client) Range(ctx context.Context, stream, after string, fn func(Entry) bool) error {
 	if after == "" {
 		after = "0-0"
 	}
-	for {
-		ms, err := c.lease.XRangeN(ctx, stream, "("+after, "+", page).Result()
+	for n := firstPage; ; {
+		ms, err := c.lease.XRangeN(ctx, stream, "("+after, "+", int64(n)).Result()
 		if err != nil {
 			return fmt.Errorf("XRANGE %s: %w", stream, err)
 		}
@@ -65,9 +93,10 @@ func (c *Client) Range(ctx context.Context, stream, after string, fn func(Entry)
 			}
 			after = m.ID
 		}
-		if len(ms) < page {
+		if len(ms) < n {
 			return nil
 		}
+		n = nextPage(ms)
 	}
 }
 
@@ -98,30 +127,39 @@ func (c *Client) PendingAfter(ctx context.Context, stream, group, after string, 
 	return out, len(ps) == page, nil
 }
 
-// Fetch reads entries by id, in one pipeline. Entries that do not exist any
-// more come back with nil Values.
+// Fetch reads entries by id, in pipelines. Entries that do not exist any more
+// come back with nil Values.
 func (c *Client) Fetch(ctx context.Context, stream string, ids []string) ([]Entry, error) {
 	out := make([]Entry, 0, len(ids))
-	for len(ids) > 0 {
-		n := min(len(ids), page)
+	err := c.FetchEach(ctx, stream, ids, func(e Entry) { out = append(out, e) })
+	return out, err
+}
+
+// FetchEach is Fetch that hands the entries to fn one by one, in the order of
+// the ids, and keeps none of them.
+func (c *Client) FetchEach(ctx context.Context, stream string, ids []string, fn func(Entry)) error {
+	for size := firstPage; len(ids) > 0; {
+		n := min(len(ids), size)
 		pipe := c.lease.Pipeline()
 		cmds := make([]*redis.XMessageSliceCmd, n)
 		for i, id := range ids[:n] {
 			cmds[i] = pipe.XRange(ctx, stream, id, id)
 		}
 		if _, err := pipe.Exec(ctx); err != nil {
-			return nil, fmt.Errorf("XRANGE %s: %w", stream, err)
+			return fmt.Errorf("XRANGE %s: %w", stream, err)
 		}
+		var found []redis.XMessage
 		for i, cmd := range cmds {
 			e := Entry{ID: ids[i]}
 			if ms := cmd.Val(); len(ms) == 1 {
 				e.Values = ms[0].Values
+				found = append(found, ms[0])
 			}
-			out = append(out, e)
+			fn(e)
 		}
-		ids = ids[n:]
+		ids, size = ids[n:], nextPage(found)
 	}
-	return out, nil
+	return nil
 }
 
 // OldestPending returns the smallest pending id of the group, "" if nothing is

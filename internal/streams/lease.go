@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/penstock-dev/penstock/internal/mutant"
 )
 
 // Claim takes entries that have been idle for at least minIdle from their
@@ -100,6 +102,9 @@ const (
 // the whole group, every entry is Gone.
 func (c *Client) Owned(ctx context.Context, stream, group, consumer string, ids []string) ([]Ownership, error) {
 	out := make([]Ownership, 0, len(ids))
+	if mutant.On(mutant.ForceClaim) {
+		return append(out, make([]Ownership, len(ids))...), nil // all Held
+	}
 	for len(ids) > 0 {
 		n := min(len(ids), page)
 		pipe := c.lease.Pipeline()
@@ -125,10 +130,12 @@ func (c *Client) Owned(ctx context.Context, stream, group, consumer string, ids 
 	return out, nil
 }
 
-// Acked tells which of the entries, which nobody holds, are still in the
-// stream of a group that exists: they have been acknowledged. Of others it is
-// not known whether Redis lost them.
-func (c *Client) Acked(ctx context.Context, stream, group string, ids []string) ([]bool, error) {
+// Acked tells which of the entries, which nobody holds, were acknowledged: those
+// that are still in the stream of a group that exists, and those whose Content,
+// known from before they were seen pending, is still the present one, so that they
+// were trimmed since. Of others it is not known whether Redis lost them. seen
+// holds the Content of each entry.
+func (c *Client) Acked(ctx context.Context, stream, group string, ids []string, seen []Content) ([]bool, error) {
 	out := make([]bool, len(ids))
 	info, err := c.position(ctx, stream, group)
 	if errors.Is(err, ErrNoGroup) {
@@ -141,33 +148,59 @@ func (c *Client) Acked(ctx context.Context, stream, group string, ids []string) 
 	if err != nil {
 		return nil, err
 	}
+	now, err := c.Content(ctx) // last, so that it holds for what was read before
+	if err != nil {
+		now = Content{} // a stranger's key must not stop renewals
+	}
 	for i, e := range es {
+		same := now.Known() && seen[i] == now
 		// One beyond the last delivered is undelivered again: Redis lost the lease.
-		out[i] = e.Values != nil && !Less(info.LastDelivered, e.ID)
+		out[i] = (e.Values != nil || same) && !Less(info.LastDelivered, ids[i])
 	}
 	return out, nil
 }
 
 // Renew resets the idle time of entries that the consumer holds. The caller
 // has just checked with Owned that it does: XCLAIM itself does not ask. It
-// never revives an entry that was acknowledged.
-func (c *Client) Renew(ctx context.Context, stream, group, consumer string, ids []string) error {
+// never revives an entry that was acknowledged. dropped are those that it did
+// not find: from 7.0 on it also ends the lease of an entry that a stranger deleted.
+func (c *Client) Renew(ctx context.Context, stream, group, consumer string, ids []string) (dropped []string, err error) {
 	for len(ids) > 0 {
 		n := min(len(ids), page)
-		err := c.lease.XClaimJustID(ctx, &redis.XClaimArgs{
+		if mutant.On(mutant.ForceClaim) {
+			c.forceClaim(ctx, stream, group, consumer, ids[:n])
+		}
+		got, err := c.lease.XClaimJustID(ctx, &redis.XClaimArgs{
 			Stream: stream, Group: group, Consumer: consumer, MinIdle: 0, Messages: ids[:n],
-		}).Err()
+		}).Result()
 		if err != nil && !errors.Is(err, redis.Nil) {
-			return fmt.Errorf("XCLAIM %s: %w", stream, err)
+			return dropped, fmt.Errorf("XCLAIM %s: %w", stream, err)
+		}
+		for _, id := range ids[:n] { // the reply keeps their order
+			if len(got) > 0 && got[0] == id {
+				got = got[1:]
+			} else {
+				dropped = append(dropped, id)
+			}
 		}
 		ids = ids[n:]
 	}
-	return nil
+	return dropped, nil
+}
+
+// forceClaim is a bug on purpose; see package mutant.
+func (c *Client) forceClaim(ctx context.Context, stream, group, consumer string, ids []string) {
+	args := []any{"xclaim", stream, group, consumer, 0}
+	for _, id := range ids {
+		args = append(args, id)
+	}
+	_ = c.lease.Do(ctx, append(args, "force", "justid")...).Err()
 }
 
 // LeaveGroup removes a consumer that holds nothing. A consumer with pending
 // entries is left alone, because removing it would make them undeliverable;
-// false is returned then.
+// false is returned then, and also if it was given some at that moment, which then
+// wait for somebody to take them over: see dropConsumer.
 func (c *Client) LeaveGroup(ctx context.Context, stream, group, consumer string) (bool, error) {
 	ps, err := c.lease.XPendingExt(ctx, &redis.XPendingExtArgs{
 		Stream: stream, Group: group, Start: "-", End: "+", Count: 1, Consumer: consumer,
@@ -181,8 +214,5 @@ func (c *Client) LeaveGroup(ctx context.Context, stream, group, consumer string)
 	if len(ps) > 0 {
 		return false, nil
 	}
-	if err := c.lease.XGroupDelConsumer(ctx, stream, group, consumer).Err(); err != nil && !LostGroup(err) {
-		return false, fmt.Errorf("XGROUP DELCONSUMER %s: %w", stream, err)
-	}
-	return true, nil
+	return c.dropConsumer(ctx, stream, group, consumer)
 }

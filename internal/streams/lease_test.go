@@ -55,7 +55,7 @@ func (f *fixture) claimAll(t *testing.T, consumer string, minIdle time.Duration)
 func TestClaim(t *testing.T) {
 	t.Parallel()
 	for name, url := range map[string]string{
-		"XAUTOCLAIM": devtest.Redis(t), "by hand": startRedis(t, "--rename-command", "XAUTOCLAIM", ""),
+		"XAUTOCLAIM": devtest.Redis(t), "by hand": startRedis(t, testkit.NoXAutoClaim...),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -122,7 +122,7 @@ func TestOwnedAndRenew(t *testing.T) {
 	}
 	// Renewing what is held does nothing to the others; renewing an
 	// acknowledged or undelivered one does not bring it to life.
-	if err := f.Renew(ctx, stream, group, "a", []string{all[0], all[2], all[3]}); err != nil {
+	if _, err := f.Renew(ctx, stream, group, "a", []string{all[0], all[2], all[3]}); err != nil {
 		t.Fatal(err)
 	}
 	ps, more, err := f.PendingAfter(ctx, stream, group, "", 0)

@@ -197,9 +197,10 @@ func (f *fixture) checkLost(t *testing.T) {
 	_, oldest := f.OldestPending(ctx, stream, group)
 	_, info := f.Info(ctx, stream, group)
 	wait := f.WaitApplied(ctx, stream, group)
+	_, renew := f.Renew(ctx, stream, group, "c", []string{"1-1"})
 	for what, err := range map[string]error{
 		"XREADGROUP": read, "history": history, "Claim": claim, "PendingAfter": pending, "OldestPending": oldest,
-		"Info": info, "WaitApplied": wait, "Renew": f.Renew(ctx, stream, group, "c", []string{"1-1"}),
+		"Info": info, "WaitApplied": wait, "Renew": renew,
 	} {
 		if !streams.LostGroup(err) {
 			t.Errorf("%s: %v is not recognised as a lost group", what, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -97,8 +98,42 @@ func (c *Client) TrimBefore(ctx context.Context, stream, id string) (int64, erro
 		return 0, nil
 	}
 	n, err := c.write.XTrimMinID(ctx, stream, id).Result()
+	if err != nil && (strings.Contains(strings.ToLower(err.Error()), "syntax error") || strings.Contains(strings.ToLower(err.Error()), "unknown command")) {
+		return c.dropBefore(ctx, stream, id) // Redis before 6.2: XTRIM knows no MINID
+	}
 	if err != nil {
 		return 0, fmt.Errorf("XTRIM %s: %w", stream, err)
 	}
 	return n, nil
+}
+
+// dropBefore is TrimBefore, entry by entry. A long stream takes several calls.
+func (c *Client) dropBefore(ctx context.Context, stream, id string) (n int64, err error) {
+	for range sweepPages {
+		// Not "(" + id: exclusive ranges came with 6.2, too.
+		ms, err := c.lease.XRangeN(ctx, stream, "-", Before(id), page).Result()
+		if err != nil {
+			return n, fmt.Errorf("XRANGE %s: %w", stream, err)
+		}
+		if len(ms) == 0 {
+			return n, nil
+		}
+		ids := make([]string, len(ms))
+		for i, m := range ms {
+			ids[i] = m.ID
+		}
+		k, err := c.write.XDel(ctx, stream, ids...).Result()
+		if n += k; err != nil {
+			return n, fmt.Errorf("XDEL %s: %w", stream, err)
+		}
+	}
+	return n, nil
+}
+
+// Drop removes entries one by one. They must be acknowledged.
+func (c *Client) Drop(ctx context.Context, stream string, ids []string) error {
+	if err := c.lease.XDel(ctx, stream, ids...).Err(); err != nil {
+		return fmt.Errorf("XDEL %s: %w", stream, err)
+	}
+	return nil
 }

@@ -11,14 +11,22 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/penstock-dev/penstock/internal/app"
 	"github.com/penstock-dev/penstock/internal/batch"
 	"github.com/penstock-dev/penstock/internal/config"
+	"github.com/penstock-dev/penstock/internal/guard"
+	"github.com/penstock-dev/penstock/internal/pipeline/alert"
+	"github.com/penstock-dev/penstock/internal/pipeline/approval"
+	"github.com/penstock-dev/penstock/internal/pipeline/cancel"
 	"github.com/penstock-dev/penstock/internal/pipeline/deadletter"
+	"github.com/penstock-dev/penstock/internal/pipeline/dependency"
 	"github.com/penstock-dev/penstock/internal/pipeline/dispatch"
 	"github.com/penstock-dev/penstock/internal/pipeline/enqueue"
 	"github.com/penstock-dev/penstock/internal/pipeline/reclaim"
 	"github.com/penstock-dev/penstock/internal/pipeline/reconcile"
+	"github.com/penstock-dev/penstock/internal/pipeline/replay"
 	"github.com/penstock-dev/penstock/internal/pipeline/result"
+	"github.com/penstock-dev/penstock/internal/pipeline/timeout"
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 	"github.com/penstock-dev/penstock/internal/streams"
@@ -42,39 +50,63 @@ type Rig struct {
 	DeadLetter *deadletter.Stage
 	Reclaim    *reclaim.Reclaimer
 	Reconcile  *reconcile.Reconciler
+	Replay     *replay.Stage
+	Timeout    *timeout.Backstop
+	Cancel     *cancel.Stage
+	Rules      *guard.Rules
+	Approval   *approval.Stage
+	Dependency *dependency.Stage
+	Alerts     *alert.Stage
 }
 
 // NewRig wires the stages as internal/app does, makes the groups and leaves
 // everything else to the test. Rigs of the same Stores are replicas.
 func NewRig(t testing.TB, s Stores, cfg config.Orchestrator) *Rig {
 	t.Helper()
-	r := &Rig{Stores: s, Instance: protocol.ID(uuid.Must(uuid.NewV7())), Store: s.Store(t), Client: s.Streams(t), Raw: s.Redis(t), DB: s.SQL(t)}
+	r := &Rig{Stores: s, Instance: protocol.ID(uuid.Must(uuid.NewV7())), Store: s.openStore(t, app.Policies(cfg)), Client: s.Streams(t), Raw: s.Redis(t), DB: s.SQL(t)}
 	r.Consumer = "orchestrator-" + r.Instance.String()
-	r.Env = protocol.Env{Seed: r.Store.Deployment().Seed, MaxInterruptions: cfg.Recovery.MaxInterruptions}
+	r.Env = protocol.Env{Seed: r.Store.Deployment().Seed, MaxInterruptions: cfg.Recovery.MaxInterruptions, MaxUnknown: cfg.Recovery.UnknownTypeTimeout}
+	limits, err := app.Limits(cfg)
+	if err != nil {
+		t.Fatalf("limits: %v", err)
+	}
 	log, wake := Log(t), func(at time.Time) { r.Dispatch.Wake(at) }
+	lost := func(stream string) { r.Reconcile.LostGroup(stream) }
+	r.DeadLetter = deadletter.New(deadletter.Options{
+		Store: r.Store, Redis: r.Client, Consumer: r.Consumer, Sweep: 100 * time.Millisecond, TakeOver: cfg.Result.TakeOver, Env: r.Env,
+		Failed: func([]protocol.ID) {}, Lost: lost, Log: log,
+	})
 	r.Reconcile = reconcile.New(reconcile.Options{
 		Store: r.Store, Redis: r.Client, Interval: cfg.Recovery.ReconcileInterval,
-		VisibilityTimeout: cfg.Recovery.VisibilityTimeout, Env: r.Env, Wake: wake, Log: log,
+		VisibilityTimeout: cfg.Recovery.VisibilityTimeout, Env: r.Env, DeadLetters: r.DeadLetter, Wake: wake, Log: log,
 	})
+	r.Cancel = cancel.New(cancel.Options{
+		Store: r.Store, Redis: r.Client, Unacked: func(ctx context.Context, stream string, see func(streams.Entry)) error {
+			return reconcile.Scan(ctx, r.Client, stream, protocol.GroupWorkers, see, nil)
+		},
+		Keep: cfg.Retention.Tombstones, Grace: cfg.Recovery.ExpiryGrace, Done: func([]protocol.ID) {}, Log: log,
+	})
+	r.Dependency = dependency.New(dependency.Options{
+		Store: r.Store, Poll: cfg.Dispatch.PollInterval, Sweep: cfg.Recovery.ReconcileInterval, Wake: wake, Ended: func([]protocol.ID) {}, Log: log,
+	})
+	r.Store.OnEnded(r.Dependency.Kick)
+	r.Rules = guard.NewRules()
+	r.Approval = approval.New(approval.Options{Store: r.Store, Rules: r.Rules, Wake: wake, Ended: r.Cancel.Ended, Log: log})
 	r.Dispatch = dispatch.New(dispatch.Options{
-		Store: r.Store, Redis: r.Client, Reconciler: r.Reconcile, Instance: r.Instance, InstanceTTL: cfg.Recovery.InstanceTTL,
-		Window: cfg.Dispatch.Window, MaxBatch: cfg.Dispatch.MaxBatch, Poll: cfg.Dispatch.PollInterval, Log: log,
+		Store: r.Store, Redis: r.Client, Reconciler: r.Reconcile, Rules: r.Rules, Instance: r.Instance, InstanceTTL: cfg.Recovery.InstanceTTL,
+		Window: cfg.Dispatch.Window, MaxBatch: cfg.Dispatch.MaxBatch, Poll: cfg.Dispatch.PollInterval, Lost: r.Reconcile.GroupMade, Held: r.Reconcile.Held, Log: log,
 	})
 	r.Enqueuer = enqueue.New(enqueue.Options{
-		Store: r.Store, Dispatcher: r.Dispatch, Instance: r.Instance,
-		Limits: enqueue.Limits{
-			MaxPayloadBytes: cfg.Enqueue.MaxPayloadBytes, MaxPayloadDepth: cfg.Enqueue.MaxPayloadDepth,
-			MaxScheduleAhead: cfg.Enqueue.MaxScheduleAhead, DefaultTimeout: cfg.Enqueue.DefaultTimeout, MaxRetries: cfg.Retry.MaxRetries,
-		},
-		Batch: batch.Options{Max: cfg.Enqueue.MaxBatch, Flushes: cfg.Enqueue.Flushes}, Log: log,
+		Store: r.Store, Dispatcher: r.Dispatch, Rules: r.Rules, Instance: r.Instance,
+		Limits: limits,
+		Batch:  batch.Options{Max: cfg.Enqueue.MaxBatch, Flushes: cfg.Enqueue.Flushes}, Log: log,
 	})
-	r.DeadLetter = deadletter.New(deadletter.Options{
-		Store: r.Store, Redis: r.Client, Consumer: r.Consumer, Sweep: 100 * time.Millisecond, Env: r.Env,
-		Failed: func([]protocol.ID) {}, Log: log,
-	})
+	alerts := app.Alerts(cfg.Alerts)
+	alerts.Store, alerts.Log = r.Store, log
+	r.Alerts = alert.New(alerts)
 	r.Results = result.New(result.Options{
 		Store: r.Store, Redis: r.Client, DeadLetters: r.DeadLetter, Consumer: r.Consumer, MaxBatch: cfg.Result.MaxBatch,
-		Consumers: cfg.Result.Consumers, TakeOver: cfg.Result.TakeOver, Env: r.Env, Log: log,
+		Consumers: cfg.Result.Consumers, TakeOver: cfg.Result.TakeOver, Env: r.Env, Judged: r.Alerts.Judged, Lost: lost, Log: log,
 		Notify: func(a result.Applied) {
 			if !a.Due.IsZero() {
 				r.Dispatch.Wake(a.Due)
@@ -88,6 +120,13 @@ func NewRig(t testing.TB, s Stores, cfg config.Orchestrator) *Rig {
 		Store: r.Store, Redis: r.Client, DeadLetters: r.DeadLetter, Consumer: r.Consumer, VisibilityTimeout: cfg.Recovery.VisibilityTimeout,
 		Interval: cfg.Recovery.ReclaimInterval, Env: r.Env, Queues: r.queues, Wake: wake, Dead: r.DeadLetter.Kick, Log: log,
 	})
+	r.Timeout = timeout.New(timeout.Options{
+		Store: r.Store, Redis: r.Client, Grace: cfg.Recovery.TimeoutGrace, Env: r.Env, Wake: wake, Dead: r.DeadLetter.Kick, Log: log,
+	})
+	r.Replay = replay.New(replay.Options{
+		Store: r.Store, Redis: r.Client, CheckPayload: r.Enqueuer.CheckPayload, ProposalTTL: cfg.Replay.ProposalTTL, DraftTTL: cfg.Replay.DraftTTL,
+		Keep: cfg.Retention.DeadLetters, Wake: wake, Log: log,
+	})
 	r.makeGroups(t)
 	return r
 }
@@ -97,7 +136,7 @@ func (r *Rig) makeGroups(t testing.TB) {
 	_, err := r.Client.CreateTaskGroup(t.Context(), protocol.StreamTask, protocol.GroupWorkers)
 	for _, stream := range []string{protocol.StreamResult, protocol.StreamDLQ} {
 		if err == nil {
-			err = r.Client.CreateGroup(t.Context(), stream, protocol.GroupOrchestrators)
+			_, err = r.Client.CreateGroup(t.Context(), stream, protocol.GroupOrchestrators)
 		}
 	}
 	if err != nil {

@@ -71,18 +71,24 @@ func (s Stores) Config() config.Orchestrator {
 	c.Recovery.VisibilityTimeout = 5 * time.Second
 	c.Recovery.ReconcileInterval = time.Second
 	c.Recovery.InstanceTTL = time.Second
+	c.Recovery.TimeoutGrace = 2 * time.Second
+	c.Recovery.ExpiryGrace = time.Second
 	c.Result.TakeOver = time.Second
 	c.Retry.Base, c.Retry.MaxBackoff, c.Retry.JitterMax = 10*time.Millisecond, 50*time.Millisecond, 5*time.Millisecond
 	c.Retention.TrimGrace = 2 * time.Second
 	return c
 }
 
-// Store opens the database as the application does.
+// Store opens the database as the application does, with the protocol's retry
+// policy for all tasks that bring none.
 func (s Stores) Store(t testing.TB) *store.Store {
 	t.Helper()
-	st, err := store.Open(t.Context(), store.Options{
-		URL: s.PostgresURL, Role: "penstock_app", MaxConns: 4, DefaultPolicy: protocol.DefaultRetryPolicy(),
-	})
+	return s.openStore(t, nil)
+}
+
+func (s Stores) openStore(t testing.TB, policy func(typ string) protocol.RetryPolicy) *store.Store {
+	t.Helper()
+	st, err := store.Open(t.Context(), store.Options{URL: s.PostgresURL, Role: "penstock_app", MaxConns: 4, Policy: policy})
 	if err != nil {
 		t.Fatalf("open store: %v", err)
 	}
@@ -193,10 +199,17 @@ func (s Stores) StartWorker(t testing.TB, o worker.Options, set func(w *worker.W
 // Stop drains it; stopping twice is fine.
 func (w *Worker) Stop(t testing.TB) {
 	t.Helper()
+	w.stop()
+	w.Ended(t)
+}
+
+// Ended waits until Run has returned, and fails the test if it does with an
+// error; repeating it is fine.
+func (w *Worker) Ended(t testing.TB) {
+	t.Helper()
 	if w.done == nil {
 		return
 	}
-	w.stop()
 	select {
 	case err := <-w.done:
 		if err != nil {

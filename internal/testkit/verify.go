@@ -2,7 +2,6 @@ package testkit
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
@@ -18,15 +16,16 @@ import (
 	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 	"github.com/penstock-dev/penstock/internal/streams"
+	"github.com/penstock-dev/penstock/internal/verify"
 	"github.com/penstock-dev/penstock/protocol"
 )
 
-// VerifyLog waits until nothing is under way (VerifyQuiet) and then checks every
-// task against its event log (VerifyEvents).
+// VerifyLog waits until nothing is under way (VerifyQuiet) and then verifies
+// Postgres and Redis as `orchestrator verify` does.
 func VerifyLog(t testing.TB, s Stores) {
 	t.Helper()
 	VerifyQuiet(t, s)
-	VerifyEvents(t, s)
+	verifyAll(t, verify.Options{Store: s.Store(t), Redis: s.Streams(t)})
 }
 
 // VerifyQuiet waits until every stream is delivered and acknowledged to its end
@@ -68,152 +67,28 @@ func VerifyQuiet(t testing.TB, s Stores) {
 	})
 }
 
-// VerifyEvents folds the event log of every task, as one snapshot shows it, and
-// compares it with the task's row: seq 1, 2, 3 … without gaps, at most one
-// terminal event, every move legal, and state, attempt, delivery,
-// interruptions and next_retry_at as the row has them. It recomputes the delays
-// that came from a retry policy, and checks that exactly the tasks that were
-// given up have a dead letter.
+// VerifyEvents verifies all that Postgres has, as `orchestrator verify
+// --no-redis` does.
 func VerifyEvents(t testing.TB, s Stores) {
 	t.Helper()
-	ctx := t.Context()
-	tx, err := s.SQL(t).BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	verifyAll(t, verify.Options{Store: s.Store(t)})
+}
+
+// verifyAll fails the test for each difference, up to 20.
+func verifyAll(t testing.TB, o verify.Options) {
+	t.Helper()
+	n := 0
+	o.Report = func(d verify.Difference) {
+		if n++; n <= 20 {
+			t.Errorf("verify: %s: %s", d.Check, d)
+		}
+	}
+	_, err := verify.Run(context.WithoutCancel(t.Context()), o)
 	if err != nil {
 		t.Fatalf("verify: %v", err)
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	var seed []byte
-	if err := tx.QueryRow(ctx, "SELECT seed FROM deployment").Scan(&seed); err != nil {
-		t.Fatalf("verify: %v", err)
-	}
-	faults := 0
-	fault := func(format string, args ...any) {
-		if faults++; faults <= 20 {
-			t.Errorf("verify: "+format, args...)
-		}
-	}
-	logs := foldLogs(t, tx, seed, fault)
-	compareRows(t, tx, logs, fault)
-	if faults > 20 {
-		t.Errorf("verify: … and %d faults more", faults-20)
-	}
-}
-
-// folded is what one task's log says.
-type folded struct {
-	protocol.Folded
-	nextRetryAt time.Time
-	key         string
-	broken      bool
-}
-
-func foldLogs(t testing.TB, tx pgx.Tx, seed []byte, fault func(string, ...any)) map[protocol.ID]*folded {
-	t.Helper()
-	logs := map[protocol.ID]*folded{}
-	rows, err := tx.Query(t.Context(), `SELECT task_id, seq, type, COALESCE(previous_status, ''), status, attempt, delivery,
-		next_retry_at, COALESCE(error_code, ''), COALESCE(backoff_delay_ms, -1), COALESCE(data::text, ''), COALESCE(idempotency_key, '')
-		FROM event_log ORDER BY task_id, seq`)
-	if err != nil {
-		t.Fatalf("verify: read events: %v", err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var id pgid.ID
-		var next *time.Time
-		var backoff int64
-		var data, key string
-		e := &protocol.Event{}
-		if err := rows.Scan(&id, &e.Seq, &e.Type, &e.From, &e.To, &e.Attempt, &e.Delivery, &next, &e.Code, &backoff, &data, &key); err != nil {
-			t.Fatalf("verify: read events: %v", err)
-		}
-		e.TaskID = protocol.ID(id)
-		if next != nil {
-			e.NextRetryAt = *next
-		}
-		f := logs[e.TaskID]
-		if f == nil {
-			f = &folded{key: key}
-			logs[e.TaskID] = f
-		}
-		if f.broken {
-			continue
-		}
-		if err := f.Add(e); err != nil {
-			f.broken = true
-			fault("%v", err)
-		}
-		if key != f.key {
-			fault("task %s, event %d: idempotency_key changed from %q to %q", e.TaskID, e.Seq, f.key, key)
-		}
-		f.nextRetryAt = e.NextRetryAt
-		checkDelay(e, backoff, data, seed, fault)
-	}
-	if err := rows.Err(); err != nil {
-		t.Fatalf("verify: read events: %v", err)
-	}
-	return logs
-}
-
-// checkDelay recomputes the delay of a retry that came from a policy.
-func checkDelay(e *protocol.Event, backoff int64, data string, seed []byte, fault func(string, ...any)) {
-	if e.Type != protocol.EventRetryScheduled {
-		return
-	}
-	var d protocol.RetryData
-	if err := json.Unmarshal([]byte(data), &d); err != nil {
-		fault("task %s, event %d: data is %q: %v", e.TaskID, e.Seq, data, err)
-		return
-	}
-	if d.Policy == nil {
-		return
-	}
-	if want := d.Policy.Delay(seed, e.TaskID, e.RetryCount()).Milliseconds(); want != backoff {
-		fault("task %s, event %d: backoff_delay_ms is %d, recomputed %d", e.TaskID, e.Seq, backoff, want)
-	}
-}
-
-func compareRows(t testing.TB, tx pgx.Tx, logs map[protocol.ID]*folded, fault func(string, ...any)) {
-	t.Helper()
-	rows, err := tx.Query(t.Context(), `SELECT t.id, t.state, t.attempt, t.delivery, t.interruptions, t.event_seq, t.next_retry_at,
-		d.dlq_id IS NOT NULL, d.recorded_at IS NOT NULL FROM tasks t LEFT JOIN dlq_items d ON d.task_id = t.id`)
-	if err != nil {
-		t.Fatalf("verify: read tasks: %v", err)
-	}
-	defer rows.Close()
-	seen := 0
-	for rows.Next() {
-		var row protocol.Folded
-		var id pgid.ID
-		var next *time.Time
-		var dead, recorded bool
-		if err := rows.Scan(&id, &row.State, &row.Attempt, &row.Delivery, &row.Interruptions, &row.Seq, &next, &dead, &recorded); err != nil {
-			t.Fatalf("verify: read tasks: %v", err)
-		}
-		seen++
-		f := logs[protocol.ID(id)]
-		if f == nil {
-			fault("task %s has no events", protocol.ID(id))
-			continue
-		}
-		if row.State.Terminal() {
-			row.Terminals = 1
-		}
-		if !f.broken && f.Folded != row {
-			fault("task %s: its log implies %+v, its row says %+v", protocol.ID(id), f.Folded, row)
-		}
-		if next != nil && !next.Equal(f.nextRetryAt) {
-			fault("task %s: its log implies next_retry_at %s, its row says %s", protocol.ID(id), f.nextRetryAt, next)
-		}
-		givenUp := row.State == protocol.StateDLQPending || row.State == protocol.StateDLQRecorded || row.State == protocol.StateFailed
-		if dead != givenUp || recorded != (givenUp && row.State != protocol.StateDLQPending) {
-			fault("task %s in state %s: dead letter %t, recorded %t", protocol.ID(id), row.State, dead, recorded)
-		}
-	}
-	if err := rows.Err(); err != nil {
-		t.Fatalf("verify: read tasks: %v", err)
-	}
-	if seen != len(logs) {
-		fault("%d tasks, but events of %d", seen, len(logs))
+	if n > 20 {
+		t.Errorf("verify: … and %d differences more", n-20)
 	}
 }
 

@@ -50,6 +50,8 @@ func render() (string, error) {
 		"Worker":       config.Keys(config.DefaultWorker()),
 		"Client":       config.Keys(config.DefaultClient()),
 		"Handler":      config.HandlerKeys(),
+		"Type":         config.TypeKeys(),
+		"GuardRule":    config.GuardRuleKeys(),
 	})
 	return b.String(), err
 }

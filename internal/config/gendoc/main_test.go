@@ -49,6 +49,9 @@ func TestRunWritesTheDocument(t *testing.T) {
 	for _, want := range []string{
 		"| `server.listen` | string | `127.0.0.1:8080` |  | `PENSTOCK_SERVER_LISTEN` |",
 		"| `recovery.visibility_timeout` | duration | `5m` | 300ms to 24h |",
+		"| `types` | map | `{}` |  |  |",
+		"| `max_retries` | integer | `retry.max_retries` | 0 to 1000 | Additional attempts after the first. |",
+		"| `schema` | string |  |  | File with the JSON Schema",
 		"\n## Client\n",
 	} {
 		if !strings.Contains(string(b), want) {
@@ -62,8 +65,12 @@ func TestRunWritesTheDocument(t *testing.T) {
 
 func TestExamplesLoad(t *testing.T) {
 	t.Parallel()
-	if _, _, err := config.LoadOrchestrator("example/orchestrator.yaml", nil); err != nil {
+	orchestrator, _, err := config.LoadOrchestrator("example/orchestrator.yaml", nil)
+	if err != nil {
 		t.Errorf("orchestrator: %v", err)
+	}
+	if got := orchestrator.DefaultsOf("email.send").Schema; got != filepath.Join("example", "schemas", "email.send.json") {
+		t.Errorf("schema of email.send = %q", got)
 	}
 	worker, _, err := config.LoadWorker("example/worker.yaml", nil)
 	if err != nil {

@@ -6,13 +6,14 @@ package deadletter
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/penstock-dev/penstock/internal/crashpoint"
+	"github.com/penstock-dev/penstock/internal/lifecycle"
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
@@ -28,9 +29,15 @@ type Options struct {
 	Consumer string
 	// Sweep is how often to look for dead letters that a crash left.
 	Sweep time.Duration
-	Env   protocol.Env
+	// TakeOver is how long another orchestrator may hold entries of stream:dlq.
+	TakeOver time.Duration
+	Env      protocol.Env
 	// Failed is told which tasks became failed.
-	Failed  func(ids []protocol.ID)
+	Failed func(ids []protocol.ID)
+	// Lost, if set, is told that the group of stream:dlq was gone.
+	Lost func(stream string)
+	// Pulse, if set, is told how the loops fare.
+	Pulse   *lifecycle.Pulse
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
@@ -64,10 +71,14 @@ func (s *Stage) Kick() {
 const (
 	errorPause = 500 * time.Millisecond
 	batch      = 200
+	// quiet is how long a batch may take, and how long dead letters may have to
+	// wait, before this process is not taken for ready.
+	quiet = 10 * time.Second
 )
 
 // Run finishes sub-flows until ctx ends.
 func (s *Stage) Run(ctx context.Context) error {
+	beat := s.o.Pulse.Watch("dead letters", s.o.Sweep+quiet, quiet)
 	pause := time.Duration(0)
 	for {
 		select {
@@ -79,7 +90,10 @@ func (s *Stage) Run(ctx context.Context) error {
 		pause = s.o.Sweep
 		for n := batch; n == batch; {
 			var err error
-			if n, err = s.Sweep(ctx); err != nil {
+			if n, err = s.Sweep(ctx); err == nil {
+				beat.Mark()
+			} else {
+				beat.Fail("cannot be written")
 				if ctx.Err() == nil {
 					s.o.Log.Warn("dead letters wait", "error", err, "retry_in", errorPause)
 				}
@@ -104,6 +118,7 @@ func (s *Stage) Sweep(ctx context.Context) (n int, err error) {
 		if n == 0 {
 			return nil
 		}
+		crashpoint.Here("deadletter.locked")
 		values := make([][]any, n)
 		dlq := make([]pgid.ID, n)
 		ids := make([]protocol.ID, n)
@@ -116,11 +131,11 @@ func (s *Stage) Sweep(ctx context.Context) (n int, err error) {
 			}
 			values[i], dlq[i], ids[i] = letter.Values(), r.DlqID, id
 		}
-		for _, a := range s.o.Redis.Append(ctx, protocol.StreamDLQ, values) {
-			if a.Err != nil {
-				return a.Err
-			}
+		entries, err := s.append(ctx, values)
+		if err != nil {
+			return err
 		}
+		crashpoint.Here("deadletter.appended")
 		err = s.o.Store.DecideTx(ctx, q, ids, func(now time.Time, tasks map[protocol.ID]*store.Locked) (changed []*store.Locked, events []*protocol.Event) {
 			env := s.o.Env
 			env.Now = now
@@ -135,12 +150,14 @@ func (s *Stage) Sweep(ctx context.Context) (n int, err error) {
 		if err != nil {
 			return err
 		}
-		return q.MarkDeadRecorded(ctx, dlq)
+		crashpoint.Here("deadletter.decided")
+		return q.MarkDeadRecorded(ctx, dlq, entries)
 	})
 	if err != nil {
 		return 0, err
 	}
 	if len(failed) > 0 {
+		crashpoint.Here("deadletter.committed")
 		s.letters.WithLabelValues("task").Add(float64(len(failed)))
 		s.o.Failed(failed)
 	}
@@ -154,17 +171,33 @@ func (s *Stage) Keep(ctx context.Context, letters []*protocol.DeadLetter) error 
 	for i, l := range letters {
 		values[i] = l.Values()
 	}
-	for _, a := range s.o.Redis.Append(ctx, protocol.StreamDLQ, values) {
-		if a.Err != nil {
-			return a.Err
-		}
+	entries, err := s.append(ctx, values)
+	if err != nil {
+		return err
 	}
-	return s.record(ctx, letters)
+	crashpoint.Here("deadletter.kept_appended")
+	if err := s.record(ctx, letters, entries); err != nil {
+		return err
+	}
+	crashpoint.Here("deadletter.kept_inserted")
+	return nil
 }
 
-func (s *Stage) record(ctx context.Context, letters []*protocol.DeadLetter) error {
+// append adds entries to stream:dlq and returns their ids.
+func (s *Stage) append(ctx context.Context, values [][]any) ([]string, error) {
+	ids := make([]string, len(values))
+	for i, a := range s.o.Redis.Append(ctx, protocol.StreamDLQ, values) {
+		if a.Err != nil {
+			return nil, a.Err
+		}
+		ids[i] = a.ID
+	}
+	return ids, nil
+}
+
+func (s *Stage) record(ctx context.Context, letters []*protocol.DeadLetter, entries []string) error {
 	var p dbsqlc.InsertDeadEntriesParams
-	for _, l := range letters {
+	for i, l := range letters {
 		raw, err := json.Marshal(l.Raw)
 		if err != nil {
 			return fmt.Errorf("dead letter %s: %w", l.DLQID, err)
@@ -176,77 +209,12 @@ func (s *Stage) record(ctx context.Context, letters []*protocol.DeadLetter) erro
 		p.Streams = append(p.Streams, l.Stream)
 		p.MessageIds = append(p.MessageIds, l.MessageID)
 		p.Raws = append(p.Raws, string(raw))
+		p.Fingerprints = append(p.Fingerprints, protocol.Fingerprint("", l.Code, l.Error))
+		p.EntryIds = append(p.EntryIds, entries[i])
 	}
 	if err := s.o.Store.InsertDeadEntries(ctx, p); err != nil {
 		return fmt.Errorf("keep %d dead entries: %w", len(letters), err)
 	}
 	s.letters.WithLabelValues("entry").Add(float64(len(letters)))
 	return nil
-}
-
-// RunIngest follows stream:dlq until ctx ends and keeps in Postgres what
-// others wrote there: dead letters of workers for entries that are no task,
-// and anything that is no dead letter at all. Acknowledged entries stay in the
-// stream.
-func (s *Stage) RunIngest(ctx context.Context) error {
-	work := context.WithoutCancel(ctx)
-	from := streams.History
-	for ctx.Err() == nil {
-		es, err := s.o.Redis.Read(work, protocol.StreamDLQ, protocol.GroupOrchestrators, s.o.Consumer, from, batch)
-		if err == nil && len(es) > 0 {
-			err = s.ingest(work, es)
-		}
-		if streams.LostGroup(err) {
-			err = s.o.Redis.CreateGroup(work, protocol.StreamDLQ, protocol.GroupOrchestrators)
-		}
-		switch {
-		case err != nil:
-			if ctx.Err() == nil {
-				s.o.Log.Warn("stream:dlq waits", "error", err, "retry_in", errorPause)
-			}
-			from = streams.History
-			select {
-			case <-ctx.Done():
-			case <-time.After(errorPause):
-			}
-		case len(es) == 0 && from != streams.Fresh:
-			from = streams.Fresh
-		}
-	}
-	leave, cancel := context.WithTimeout(work, 2*time.Second)
-	defer cancel()
-	if _, err := s.o.Redis.LeaveGroup(leave, protocol.StreamDLQ, protocol.GroupOrchestrators, s.o.Consumer); err != nil {
-		s.o.Log.Debug("consumer not removed", "consumer", s.o.Consumer, "error", err)
-	}
-	return nil
-}
-
-var errForeign = errors.New("a dead letter about no task")
-
-func (s *Stage) ingest(ctx context.Context, es []streams.Entry) error {
-	ids := make([]string, len(es))
-	var keep []*protocol.DeadLetter
-	for i, e := range es {
-		ids[i] = e.ID
-		if e.Values == nil {
-			continue
-		}
-		l, err := protocol.DecodeDeadLetter(e.Values)
-		if err != nil {
-			l = protocol.Garbage(protocol.StreamDLQ, e.ID, e.Values, err, time.Now())
-		}
-		if !l.ID.IsZero() && l.DLQID == protocol.DLQID(l.ID) {
-			continue // a task's own dead letter is in dlq_items already
-		}
-		if l.Raw == nil { // not written by us: nothing of it may be lost
-			l.Raw = protocol.Garbage(protocol.StreamDLQ, e.ID, e.Values, errForeign, time.Now()).Raw
-		}
-		keep = append(keep, l)
-	}
-	if len(keep) > 0 {
-		if err := s.record(ctx, keep); err != nil {
-			return err
-		}
-	}
-	return s.o.Redis.Ack(ctx, protocol.StreamDLQ, protocol.GroupOrchestrators, ids)
 }

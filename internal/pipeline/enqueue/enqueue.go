@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/penstock-dev/penstock/internal/batch"
+	"github.com/penstock-dev/penstock/internal/guard"
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
@@ -32,11 +33,16 @@ type Dispatcher interface {
 type Options struct {
 	Store      *store.Store
 	Dispatcher Dispatcher
-	Instance   protocol.ID
-	Limits     Limits
-	Batch      batch.Options
-	Log        *slog.Logger
-	Metrics    prometheus.Registerer
+	// Rules are the guard's; nil: there are none.
+	Rules *guard.Rules
+	// Named, if set, tells whether callers have names: those without can't enqueue
+	// then what a rule stops, since they may be the ones who approve it.
+	Named    func() bool
+	Instance protocol.ID
+	Limits   Limits
+	Batch    batch.Options
+	Log      *slog.Logger
+	Metrics  prometheus.Registerer
 }
 
 // Result is one accepted task.
@@ -50,6 +56,9 @@ type Result struct {
 type Stage struct {
 	o       Options
 	batch   *batch.Batcher[*item, Result]
+	tied    *batch.Batcher[*item, Result] // of tasks that depend on others
+	graphs  *slots
+	tenants tenants
 	tasks   *prometheus.CounterVec
 	batches prometheus.Histogram
 }
@@ -74,7 +83,9 @@ func New(o Options) *Stage {
 		}),
 	}
 	o.Batch.MaxSize, o.Batch.WaitingSize = maxFlushBytes, maxWaitingBytes
-	s.batch = batch.NewSized(o.Batch, func(it *item) int { return len(it.payload) }, s.flush)
+	size := func(it *item) int { return len(it.payload) }
+	s.batch = batch.NewSized(o.Batch, size, s.flush)
+	s.tied, s.graphs = batch.NewSized(o.Batch, size, s.flushTied), newSlots(maxGraphs)
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(s.tasks, s.batches)
 	}
@@ -82,15 +93,23 @@ func New(o Options) *Stage {
 }
 
 // Close refuses new requests and waits until those accepted are committed.
-func (s *Stage) Close(ctx context.Context) error { return s.batch.Close(ctx) }
+func (s *Stage) Close(ctx context.Context) error {
+	return errors.Join(s.batch.Close(ctx), s.tied.Close(ctx), s.graphs.close(ctx))
+}
 
 // Enqueue stores one task. Errors: an *protocol.Error with TASK_INPUT_INVALID
 // or TASK_DUPLICATE; batch.ErrFull and batch.ErrClosed; ctx's; or Postgres'.
 func (s *Stage) Enqueue(ctx context.Context, r *Request) (Result, error) {
-	it, err := validate(r, s.o.Limits, time.Now())
+	it, err := validate(r, &s.o.Limits, time.Now())
+	if err == nil {
+		err = s.refuseAnonymous(ctx, it)
+	}
 	if err != nil {
 		s.tasks.WithLabelValues("invalid").Inc()
 		return Result{}, err
+	}
+	if len(it.deps) > 0 {
+		return s.tied.Submit(ctx, it)
 	}
 	return s.batch.Submit(ctx, it)
 }
@@ -100,29 +119,51 @@ func (s *Stage) Enqueue(ctx context.Context, r *Request) (Result, error) {
 // batch.ErrClosed).
 func (s *Stage) EnqueueAll(ctx context.Context, rs []*Request) ([]batch.Result[Result], error) {
 	out := make([]batch.Result[Result], len(rs))
-	items := make([]*item, 0, len(rs))
-	at := make([]int, 0, len(rs))
+	var plain, tied []*item // those that depend on others come last: maybe on plain ones
+	var atPlain, atTied []int
 	now := time.Now()
 	for i, r := range rs {
-		it, err := validate(r, s.o.Limits, now)
+		it, err := validate(r, &s.o.Limits, now)
+		if err == nil {
+			err = s.refuseAnonymous(ctx, it)
+		}
 		if err != nil {
 			s.tasks.WithLabelValues("invalid").Inc()
 			out[i].Err = err
 			continue
 		}
-		items, at = append(items, it), append(at, i)
+		if len(it.deps) > 0 {
+			tied, atTied = append(tied, it), append(atTied, i)
+		} else {
+			plain, atPlain = append(plain, it), append(atPlain, i)
+		}
 	}
-	if len(items) == 0 {
-		return out, nil
-	}
-	results, err := s.batch.SubmitAll(ctx, items)
-	if err != nil {
+	if err := submit(ctx, s.batch, plain, atPlain, out); err != nil {
 		return nil, err
+	}
+	err := submit(ctx, s.tied, tied, atTied, out)
+	if err != nil && len(plain) > 0 { // those are stored: their callers must be told
+		for _, i := range atTied {
+			out[i].Err = err
+		}
+		err = nil
+	}
+	return out, err
+}
+
+// submit hands items over and puts their results at their places in out.
+func submit(ctx context.Context, b *batch.Batcher[*item, Result], items []*item, at []int, out []batch.Result[Result]) error {
+	if len(items) == 0 {
+		return nil
+	}
+	results, err := b.SubmitAll(ctx, items)
+	if err != nil {
+		return err
 	}
 	for i, r := range results {
 		out[at[i]] = r
 	}
-	return out, nil
+	return nil
 }
 
 // flushDistinct stores items that share no id and no key, except known ones.
@@ -169,6 +210,10 @@ func (s *Stage) lanes(ctx context.Context, items []*item) map[string]*lane {
 		count[it.queue]++
 	}
 	for queue, n := range count {
+		if queue == protocol.QueueInternal { // it has no stream
+			lanes[queue] = &lane{}
+			continue
+		}
 		room, afterID, err := s.o.Dispatcher.Room(ctx, queue)
 		if err != nil {
 			s.o.Log.Debug("tasks wait in Postgres: Redis takes no entries", "queue", queue, "error", err)
@@ -181,12 +226,17 @@ func (s *Stage) lanes(ctx context.Context, items []*item) map[string]*lane {
 func (s *Stage) store(ctx context.Context, items []*item, k *known) ([]batch.Result[Result], error) {
 	lanes := s.lanes(ctx, items)
 	done := s.o.Dispatcher.TakeDone()
-	arg := s.params(items, lanes, done)
 	var created map[protocol.ID]*dbsqlc.InsertTasksRow
 	var hits *hits
-	err := s.transact(ctx, items, func(q *dbsqlc.Queries) (err error) {
-		created, hits, err = s.insert(ctx, q, items, arg)
-		return err
+	err := s.judged(ctx, items, func(revision int64) error {
+		arg := s.params(items, lanes, done)
+		arg.GuardRevision = revision
+		return s.transact(ctx, items, func(q *dbsqlc.Queries) (err error) {
+			if created, hits, err = s.insert(ctx, q, items, arg); err != nil {
+				return err
+			}
+			return s.ask(ctx, q, items, created)
+		})
 	})
 	if err != nil {
 		s.o.Dispatcher.GiveBack(done)
@@ -243,11 +293,11 @@ func (s *Stage) count(out []batch.Result[Result]) {
 	s.tasks.WithLabelValues("duplicate").Add(duplicate)
 }
 
-// transact runs fn in one transaction. A batch without idempotency keys and
-// stale ids is one statement, which is its own transaction.
+// transact runs fn in one transaction. A batch without idempotency keys, stale
+// ids and guarded tasks is one statement, which is its own transaction.
 func (s *Stage) transact(ctx context.Context, items []*item, fn func(*dbsqlc.Queries) error) error {
 	for _, it := range items {
-		if it.key != "" || !it.stale.IsZero() {
+		if it.key != "" || !it.stale.IsZero() || it.guarded {
 			return s.o.Store.Tx(ctx, fn)
 		}
 	}
@@ -283,20 +333,30 @@ func (s *Stage) params(items []*item, lanes map[string]*lane, done []int64) dbsq
 		p.Keys = append(p.Keys, it.key)
 		p.Givens = append(p.Givens, it.given)
 		p.TraceIds = append(p.TraceIds, it.traceID)
+		p.ExpiresAts = append(p.ExpiresAts, it.expiresAt)
+		p.StartWithinMss = append(p.StartWithinMss, it.startWithin)
+		p.HeartbeatTimeoutMss = append(p.HeartbeatTimeoutMss, it.heartbeat)
+		p.RequestedBys = append(p.RequestedBys, it.requestedBy)
+		p.Guardeds = append(p.Guardeds, it.guarded)
+		p.Dependencies = append(p.Dependencies, int32(len(it.upstreams)))
+		p.OnDependencyFailures = append(p.OnDependencyFailures, string(it.onFailure))
+		p.DependenciesDigests = append(p.DependenciesDigests, it.digest)
+		p.GraphIds = append(p.GraphIds, pgid.ID(it.graph))
+		p.ScheduleIds = append(p.ScheduleIds, pgid.ID(it.scheduleID))
 	}
 	return p
 }
 
 // entry is the stream entry of a new task.
 func (it *item) entry(now time.Time) *protocol.TaskEntry {
-	key := it.key
+	key, scope := it.key, it.scope
 	if key == "" {
-		key = it.taskID()
+		key, scope = it.taskID(), it.tenant
 	}
 	return &protocol.TaskEntry{
 		ID: it.id, TaskID: it.taskID(), Type: it.typ, Payload: it.payload, Tenant: it.tenant, Attempt: 1, Delivery: 1,
 		MaxRetries: int(it.maxRetries), Timeout: time.Duration(it.timeoutMS) * time.Millisecond,
-		IdempotencyKey: key, TraceID: it.traceID, EnqueuedAt: now,
+		IdempotencyKey: key, KeyOwn: it.key == "", IdempotencyScope: scope, TraceID: it.traceID, EnqueuedAt: now, HeartbeatTimeout: time.Duration(it.heartbeat) * time.Millisecond,
 	}
 }
 
@@ -304,15 +364,30 @@ func (it *item) entry(now time.Time) *protocol.TaskEntry {
 func (it *item) row(r *dbsqlc.InsertTasksRow) *dbsqlc.Task {
 	t := &dbsqlc.Task{
 		ID: pgid.ID(it.id), Tenant: it.tenant, Queue: it.queue, Type: it.typ, State: r.State, Attempt: 1,
-		MaxRetries: it.maxRetries, Delivery: 1, EventSeq: 1, ScheduleType: it.schedule,
+		MaxRetries: it.maxRetries, Delivery: 1, EventSeq: int32(1 + len(it.findings)), ScheduleType: it.schedule,
 		ScheduledAt: store.Timestamptz(it.scheduledAt), TimeoutMs: it.timeoutMS, IdempotencyScope: it.scope,
 		Given: it.given, TraceID: it.traceID, Payload: it.payload, CreatedAt: r.CreatedAt, UpdatedAt: r.CreatedAt,
+		ExpiresAt: r.ExpiresAt, RequestedBy: it.requestedBy, StartAt: r.StartAt, OpenDependencies: int32(len(it.upstreams)),
+	}
+	if len(it.upstreams) > 0 {
+		policy := string(it.onFailure)
+		t.OnDependencyFailure, t.DependenciesDigest = &policy, &it.digest
+	}
+	if !it.graph.IsZero() {
+		graph := pgid.ID(it.graph)
+		t.GraphID = &graph
 	}
 	if it.name != "" {
 		t.Name = &it.name
 	}
 	if it.key != "" {
 		t.IdempotencyKey = &it.key
+	}
+	if it.startWithin > 0 {
+		t.StartWithinMs = &it.startWithin
+	}
+	if it.heartbeat > 0 {
+		t.HeartbeatTimeoutMs = &it.heartbeat
 	}
 	if it.policy != nil {
 		t.RetryPolicy, _ = json.Marshal(it.policy)

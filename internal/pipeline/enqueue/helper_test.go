@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/penstock-dev/penstock/internal/config"
 	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/rpc"
 	"github.com/penstock-dev/penstock/internal/testkit"
@@ -39,11 +40,15 @@ type env struct {
 	orch []penstockv1connect.TaskServiceClient
 }
 
-func newEnv(t *testing.T, orchestrators int) *env {
+func newEnv(t *testing.T, orchestrators int, change ...func(c *config.Orchestrator)) *env {
 	t.Helper()
 	e := &env{Stores: testkit.NewStores(t)}
 	for range orchestrators {
-		o := testkit.StartOrchestrator(t, e.Config())
+		cfg := e.Config()
+		for _, f := range change {
+			f(&cfg)
+		}
+		o := testkit.StartOrchestrator(t, cfg)
 		tr := &http.Transport{MaxIdleConnsPerHost: 256, MaxConnsPerHost: 256}
 		t.Cleanup(tr.CloseIdleConnections)
 		e.orch = append(e.orch, penstockv1connect.NewTaskServiceClient(&http.Client{Transport: tr}, o.URL))

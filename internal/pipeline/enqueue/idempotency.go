@@ -18,8 +18,13 @@ type hits struct {
 	byKey map[scopedKey]*dbsqlc.Task
 	byID  map[protocol.ID]*dbsqlc.Task
 	// lost lists items that are not new: their key belongs to another task, or
-	// their id is stale.
-	lost map[*item]bool
+	// their id is stale, or the scope of their key is another tenant's.
+	lost    map[*item]bool
+	foreign map[*item]bool
+}
+
+func newHits() *hits {
+	return &hits{byKey: map[scopedKey]*dbsqlc.Task{}, byID: map[protocol.ID]*dbsqlc.Task{}, lost: map[*item]bool{}, foreign: map[*item]bool{}}
 }
 
 // stale reports whether a task is stored under the item's old UUIDv7.
@@ -34,6 +39,11 @@ func (h *hits) result(it *item) batch.Result[Result] {
 	case h.lost[it]:
 		t, byKey = h.byKey[scopedKey{it.scope, it.key}], true
 	}
+	// A tenant that took a name as its scope before there was a tenant of that name
+	// can still repeat what it asked for.
+	if t == nil && h.foreign[it] || byKey && t != nil && t.Tenant != it.tenant {
+		return batch.Result[Result]{Err: bad("idempotency_scope", "is %q, which is another tenant's: choose a scope of your own", clip(it.scope))}
+	}
 	if t == nil {
 		return batch.Result[Result]{Err: ErrGone}
 	}
@@ -47,7 +57,7 @@ func (h *hits) result(it *item) batch.Result[Result] {
 // that exist. Keys are taken in order before ids, and ids in order, so that
 // concurrent batches never wait for each other in a circle.
 func (s *Stage) insert(ctx context.Context, q *dbsqlc.Queries, items []*item, arg dbsqlc.InsertTasksParams) (map[protocol.ID]*dbsqlc.InsertTasksRow, *hits, error) {
-	h := &hits{byKey: map[scopedKey]*dbsqlc.Task{}, byID: map[protocol.ID]*dbsqlc.Task{}, lost: map[*item]bool{}}
+	h := newHits()
 	// Items with a stale id take no key: it would belong to no task.
 	if err := h.findStale(ctx, q, items); err != nil {
 		return nil, nil, err
@@ -62,6 +72,11 @@ func (s *Stage) insert(ctx context.Context, q *dbsqlc.Queries, items []*item, ar
 	if err != nil {
 		return nil, nil, fmt.Errorf("store %d tasks: %w", len(arg.Ids), err)
 	}
+	if len(rows) == 0 && len(arg.Ids) > 0 {
+		if err := changedRules(ctx, q, arg.GuardRevision); err != nil {
+			return nil, nil, err
+		}
+	}
 	created := make(map[protocol.ID]*dbsqlc.InsertTasksRow, len(rows))
 	for _, r := range rows {
 		created[protocol.ID(r.ID)] = r
@@ -73,6 +88,12 @@ func (s *Stage) insert(ctx context.Context, q *dbsqlc.Queries, items []*item, ar
 }
 
 func (s *Stage) takeKeys(ctx context.Context, q *dbsqlc.Queries, items []*item, h *hits) error {
+	if err := s.tenants.note(ctx, q, items); err != nil {
+		return err
+	}
+	if err := h.findForeign(ctx, q, items); err != nil {
+		return err
+	}
 	var p dbsqlc.InsertKeysParams
 	for _, it := range items {
 		if it.key != "" && !h.lost[it] {
@@ -103,6 +124,37 @@ func (s *Stage) takeKeys(ctx context.Context, q *dbsqlc.Queries, items []*item, 
 			h.lost[it] = true
 		}
 		delete(got, mine) // a repeat of the item has lost
+	}
+	return nil
+}
+
+// findForeign finds items whose scope is another tenant's: its name, or one in
+// which tasks of that tenant have keys. A tenant's own name is always its scope. Items without a key
+// are no exception: their handlers are told the scope.
+func (h *hits) findForeign(ctx context.Context, q *dbsqlc.Queries, items []*item) error {
+	seen := map[string]bool{}
+	var scopes []string
+	for _, it := range items {
+		if it.scope != it.tenant && !seen[it.scope] {
+			seen[it.scope] = true
+			scopes = append(scopes, it.scope)
+		}
+	}
+	if len(scopes) == 0 {
+		return nil
+	}
+	rows, err := q.ScopeOwners(ctx, scopes)
+	if err != nil {
+		return fmt.Errorf("read whose %d idempotency scopes are: %w", len(scopes), err)
+	}
+	owner := make(map[string]string, len(rows))
+	for _, r := range rows {
+		owner[r.Scope] = r.Tenant
+	}
+	for _, it := range items {
+		if o, ok := owner[it.scope]; ok && it.scope != it.tenant && o != it.tenant {
+			h.foreign[it], h.lost[it] = true, true
+		}
 	}
 	return nil
 }
@@ -184,7 +236,7 @@ func (s *Stage) readExisting(ctx context.Context, q *dbsqlc.Queries, items []*it
 // without leaves the items that lost their key out of the parameters.
 func without(items []*item, p dbsqlc.InsertTasksParams, lost map[*item]bool) dbsqlc.InsertTasksParams {
 	out := dbsqlc.InsertTasksParams{
-		StreamQueues: p.StreamQueues, AfterIds: p.AfterIds, Rooms: p.Rooms, Owner: p.Owner, DoneOutbox: p.DoneOutbox,
+		StreamQueues: p.StreamQueues, AfterIds: p.AfterIds, Rooms: p.Rooms, Owner: p.Owner, DoneOutbox: p.DoneOutbox, GuardRevision: p.GuardRevision,
 	}
 	for i, it := range items {
 		if lost[it] {
@@ -206,6 +258,16 @@ func without(items []*item, p dbsqlc.InsertTasksParams, lost map[*item]bool) dbs
 		out.Keys = append(out.Keys, p.Keys[i])
 		out.Givens = append(out.Givens, p.Givens[i])
 		out.TraceIds = append(out.TraceIds, p.TraceIds[i])
+		out.ExpiresAts = append(out.ExpiresAts, p.ExpiresAts[i])
+		out.StartWithinMss = append(out.StartWithinMss, p.StartWithinMss[i])
+		out.HeartbeatTimeoutMss = append(out.HeartbeatTimeoutMss, p.HeartbeatTimeoutMss[i])
+		out.RequestedBys = append(out.RequestedBys, p.RequestedBys[i])
+		out.Guardeds = append(out.Guardeds, p.Guardeds[i])
+		out.Dependencies = append(out.Dependencies, p.Dependencies[i])
+		out.OnDependencyFailures = append(out.OnDependencyFailures, p.OnDependencyFailures[i])
+		out.DependenciesDigests = append(out.DependenciesDigests, p.DependenciesDigests[i])
+		out.GraphIds = append(out.GraphIds, p.GraphIds[i])
+		out.ScheduleIds = append(out.ScheduleIds, p.ScheduleIds[i])
 	}
 	return out
 }
@@ -213,24 +275,34 @@ func without(items []*item, p dbsqlc.InsertTasksParams, lost map[*item]bool) dbs
 // same compares the fields that the caller gave with those of the existing
 // task, and names the first that differs (TASK_DUPLICATE).
 func same(it *item, t *dbsqlc.Task, byKey bool) error {
-	field := ""
+	field, was := "", asked(t)
 	switch {
 	case !byKey && it.tenant != t.Tenant:
 		field = "tenant"
+	case (it.queue == protocol.QueueInternal) != (t.Queue == protocol.QueueInternal): // the one would not run as the other does
+		field = "queue"
 	case it.typ != t.Type:
 		field = "type"
 	case canonical(it.payload) != canonical(t.Payload):
 		field = "payload"
-	case it.schedule != t.ScheduleType:
+	case it.schedule != was.Type:
 		field = "schedule_type"
-	case !it.scheduledAt.Equal(t.ScheduledAt.Time):
+	case !it.scheduledAt.Equal(was.At):
 		field = "scheduled_at"
-	case it.delayMS != store.Deref(t.DelayMs):
+	case it.delayMS != was.DelayMS:
 		field = "delay_ms"
 	case it.given&givenTimeout != t.Given&givenTimeout || it.given&givenTimeout != 0 && it.timeoutMS != t.TimeoutMs:
 		field = "timeout_ms"
 	case it.given&givenMaxRetries != t.Given&givenMaxRetries || it.given&givenMaxRetries != 0 && it.maxRetries != t.MaxRetries:
 		field = "max_retries"
+	case it.startWithin != store.Deref(t.StartWithinMs):
+		field = "schedule_to_start_timeout_ms"
+	case it.startWithin == 0 && !it.expiresAt.Equal(t.ExpiresAt.Time):
+		field = "expires_at"
+	case it.given&givenHeartbeat != t.Given&givenHeartbeat || it.given&givenHeartbeat != 0 && it.heartbeat != store.Deref(t.HeartbeatTimeoutMs):
+		field = "heartbeat_timeout_ms"
+	case it.digest != store.Deref(t.DependenciesDigest):
+		field = "depends_on"
 	case !byKey && it.key != store.Deref(t.IdempotencyKey):
 		field = "idempotency_key"
 	case !byKey && it.key != "" && it.scope != t.IdempotencyScope:

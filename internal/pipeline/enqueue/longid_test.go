@@ -19,7 +19,7 @@ func TestLongestRequestDecodes(t *testing.T) {
 		"everything long": {TaskID: long, IdempotencyKey: long, IdempotencyScope: long, TraceID: long, Tenant: long[:64], Queue: long[:64]},
 	} {
 		r.Type = long[:128]
-		it, err := validate(r, Limits{MaxPayloadBytes: 1, MaxPayloadDepth: 1, DefaultTimeout: time.Minute, MaxRetries: 3}, time.Now())
+		it, err := validate(r, &Limits{MaxPayloadBytes: 1, MaxPayloadDepth: 1, Defaults: Defaults{Timeout: time.Minute, MaxRetries: 3}}, time.Now())
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

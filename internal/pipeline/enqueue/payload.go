@@ -4,13 +4,24 @@ import (
 	"bytes"
 	"encoding/json"
 	"unicode/utf8"
+
+	"github.com/penstock-dev/penstock/internal/guard"
+	"github.com/penstock-dev/penstock/internal/schema"
 )
 
-// checkPayload checks size, encoding, syntax, depth and NUL, and returns the
-// payload as it is stored: as given, or null if there is none.
-func checkPayload(p []byte, lim Limits) ([]byte, error) {
+// CheckPayload checks a payload as Enqueue does: its size, that it is one JSON
+// value in UTF-8, its depth, that no string contains NUL, and the schema of the
+// type. It returns the payload as it is stored: as given, or null if there is
+// none. The error is an *protocol.Error with code TASK_INPUT_INVALID and field
+// "payload"; it quotes no values of the payload.
+func (s *Stage) CheckPayload(typ string, payload []byte) ([]byte, error) {
+	return checkPayload(payload, &s.o.Limits, s.o.Limits.of(typ).Schema)
+}
+
+// checkPayload is CheckPayload with the type's schema, which may be nil.
+func checkPayload(p []byte, lim *Limits, sch *schema.Schema) ([]byte, error) {
 	if len(p) == 0 {
-		return []byte("null"), nil
+		return follow([]byte("null"), sch)
 	}
 	if len(p) > lim.MaxPayloadBytes {
 		return nil, bad("payload", "has %d bytes, at most %d are allowed (enqueue.max_payload_bytes); store large data elsewhere and pass a reference", len(p), lim.MaxPayloadBytes)
@@ -28,6 +39,16 @@ func checkPayload(p []byte, lim Limits) ([]byte, error) {
 	}
 	if nul {
 		return nil, bad("payload", `contains the character NUL (\u0000)`)
+	}
+	return follow(p, sch)
+}
+
+// follow checks the type's schema.
+func follow(p []byte, sch *schema.Schema) ([]byte, error) {
+	if sch != nil {
+		if err := sch.Check(p); err != nil {
+			return nil, bad("payload", "does not follow the schema of its type: %v", err)
+		}
 	}
 	return p, nil
 }
@@ -57,18 +78,5 @@ func scan(p []byte) (deepest int, nul bool) {
 	return deepest, nul
 }
 
-// canonical is the form in which two payloads are compared: members sorted,
-// no insignificant space, escapes resolved, numbers as they were written.
-func canonical(p []byte) string {
-	dec := json.NewDecoder(bytes.NewReader(p))
-	dec.UseNumber()
-	var v any
-	if err := dec.Decode(&v); err != nil { // was checked when it was stored
-		return string(p)
-	}
-	b, err := json.Marshal(v)
-	if err != nil {
-		return string(p)
-	}
-	return string(b)
-}
+// canonical is the form in which two payloads are compared.
+func canonical(p []byte) string { return guard.Canonical(p) }

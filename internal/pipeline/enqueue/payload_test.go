@@ -13,7 +13,7 @@ import (
 	"github.com/penstock-dev/penstock/protocol"
 )
 
-var limits = Limits{MaxPayloadBytes: 1 << 10, MaxPayloadDepth: 8, MaxScheduleAhead: 24 * time.Hour, DefaultTimeout: time.Minute, MaxRetries: 3}
+var limits = Limits{MaxPayloadBytes: 1 << 10, MaxPayloadDepth: 8, MaxScheduleAhead: 24 * time.Hour, Defaults: Defaults{Timeout: time.Minute, MaxRetries: 3, Policy: protocol.DefaultRetryPolicy()}}
 
 func TestScan(t *testing.T) {
 	t.Parallel()
@@ -86,7 +86,7 @@ func FuzzCheckPayload(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, p []byte) {
-		got, err := checkPayload(p, limits)
+		got, err := checkPayload(p, &limits, nil)
 		if err != nil {
 			if protocol.CodeOf(err) != protocol.CodeInputInvalid {
 				t.Errorf("%v", err)
@@ -130,7 +130,7 @@ func holdsNUL(v any) bool {
 func TestValidateFirstField(t *testing.T) {
 	t.Parallel()
 	for range 50 {
-		_, err := validate(&Request{Type: "x", TaskID: "\n", IdempotencyKey: "\n", IdempotencyScope: "\n", TraceID: "\n"}, limits, time.Now())
+		_, err := validate(&Request{Type: "x", TaskID: "\n", IdempotencyKey: "\n", IdempotencyScope: "\n", TraceID: "\n"}, &limits, time.Now())
 		if e, ok := err.(*protocol.Error); !ok || e.Field != "task_id" { //nolint:errorlint // validate's own
 			t.Fatalf("%v", err)
 		}
@@ -140,7 +140,7 @@ func TestValidateFirstField(t *testing.T) {
 func TestValidateDefaults(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	it, err := validate(&Request{Type: "x"}, limits, now)
+	it, err := validate(&Request{Type: "x"}, &limits, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestValidateDefaults(t *testing.T) {
 		t.Errorf("trace id %q, want prefix %q", it.traceID, want)
 	}
 	n := int32(math.MaxInt32)
-	it, err = validate(&Request{Type: "x", Tenant: "t", TimeoutMS: &n, TraceID: "mine", ScheduleType: "at", ScheduledAt: now.Add(time.Hour)}, limits, now)
+	it, err = validate(&Request{Type: "x", Tenant: "t", TimeoutMS: &n, TraceID: "mine", ScheduleType: "at", ScheduledAt: now.Add(time.Hour)}, &limits, now)
 	if err != nil || it.scope != "t" || it.timeoutMS != n || it.given != givenTimeout || it.traceID != "mine" || it.scheduledAt.Nanosecond()%1000 != 0 {
 		t.Errorf("%+v, %v", it, err)
 	}
@@ -178,7 +178,7 @@ func TestTaskIDKinds(t *testing.T) {
 		{v7(now.Add(-25 * time.Hour)), true, true}, {v7(now.Add(2 * time.Hour)), true, true}, {strings.ToUpper(v7(now)), true, false},
 		{"6a7a5c7c-0000-4000-8000-000000000000", true, false}, {"order-1", true, false},
 	} {
-		it, err := validate(&Request{Type: "x", TaskID: c.id}, limits, now)
+		it, err := validate(&Request{Type: "x", TaskID: c.id}, &limits, now)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,6 +3,7 @@
 package enqueue
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 	"unicode"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/penstock-dev/penstock/internal/guard"
+	"github.com/penstock-dev/penstock/internal/schema"
 	"github.com/penstock-dev/penstock/protocol"
 )
 
@@ -29,7 +32,28 @@ type Request struct {
 	Tenant           string
 	Queue            string
 	TraceID          string
-	Policy           *protocol.RetryPolicy
+	Policy           *PolicyOverride
+	// ExpiresAt and StartWithinMS bound when an execution may start: a time, or
+	// milliseconds from when the task is due first. At most one may be given.
+	ExpiresAt     time.Time
+	StartWithinMS *int64
+	// HeartbeatTimeoutMS is how long the handler may go without progress.
+	HeartbeatTimeoutMS *int32
+	// RequestedBy is the principal who asks; "": anonymous.
+	RequestedBy string
+	// Name is a local name within one graph.
+	Name string
+	// DependsOn are tasks that must have ended before this one starts.
+	DependsOn []Dependency
+	// OnDependencyFailure is cancel, run, or "" for the default.
+	OnDependencyFailure string
+	// ScheduleID is the schedule that makes the task, ChangedBy who had a hand in
+	// it besides RequestedBy. Only CreateTx takes these.
+	ScheduleID protocol.ID
+	ChangedBy  []string
+	// Internal: a job that is moved by hand. Only such a one may go to
+	// protocol.QueueInternal.
+	Internal bool
 }
 
 // Limits are the configurable bounds and defaults of requests.
@@ -37,8 +61,31 @@ type Limits struct {
 	MaxPayloadBytes  int
 	MaxPayloadDepth  int
 	MaxScheduleAhead time.Duration
-	DefaultTimeout   time.Duration
-	MaxRetries       int // of a task that names none
+	// Defaults are those of types that are not in Types.
+	Defaults Defaults
+	Types    map[string]*Defaults
+}
+
+// Defaults are what a task of one type has where its request says nothing.
+type Defaults struct {
+	// Timeout is whole milliseconds, MaxRetries 0 to 1,000.
+	Timeout    time.Duration
+	MaxRetries int
+	// HeartbeatTimeout is whole milliseconds; 0: none.
+	HeartbeatTimeout time.Duration
+	// Policy is valid. It is not stored with the task: a task without an
+	// override follows the configuration at the time of each failure.
+	Policy protocol.RetryPolicy
+	// Schema is what payloads must follow; nil: anything.
+	Schema *schema.Schema
+}
+
+// of returns the defaults of a type.
+func (l *Limits) of(typ string) *Defaults {
+	if d := l.Types[typ]; d != nil {
+		return d
+	}
+	return &l.Defaults
 }
 
 // Schedule types.
@@ -52,6 +99,7 @@ const (
 const (
 	givenTimeout    = 1
 	givenMaxRetries = 2
+	givenHeartbeat  = 4
 )
 
 // item is a validated request.
@@ -73,6 +121,24 @@ type item struct {
 	scope       string
 	key         string
 	traceID     string
+	expiresAt   time.Time
+	startWithin int64 // milliseconds; 0: not given
+	heartbeat   int32 // milliseconds; 0: none
+	requestedBy string
+	// guarded: a rule stops it until a person decides.
+	guarded  bool
+	findings []guard.Finding // those rules
+	// local is its name within the call, deps what it depends on, as given.
+	local string
+	deps  []dep
+	// upstreams are the tasks it depends on; digest is that of all it says about
+	// them, graph the first task of its graph.
+	upstreams     []protocol.ID
+	upstreamNames []string // what the handler knows them by; as long
+	onFailure     protocol.DependencyPolicy
+	digest        string
+	graph         protocol.ID
+	scheduleID    protocol.ID // the schedule that makes it
 }
 
 func (it *item) taskID() string {
@@ -88,14 +154,17 @@ func bad(field, format string, args ...any) error {
 
 // validate turns a request into an item. The error is an *protocol.Error with
 // code TASK_INPUT_INVALID that names the field.
-func validate(r *Request, lim Limits, now time.Time) (*item, error) {
-	it := &item{typ: r.Type, key: r.IdempotencyKey, traceID: r.TraceID, policy: r.Policy}
+func validate(r *Request, lim *Limits, now time.Time) (*item, error) {
+	it := &item{typ: r.Type, key: r.IdempotencyKey, traceID: r.TraceID, requestedBy: cmp.Or(r.RequestedBy, protocol.Anonymous), scheduleID: r.ScheduleID}
 	var err error
 	if it.tenant, err = name("tenant", r.Tenant, protocol.DefaultTenant); err != nil {
 		return nil, err
 	}
 	if it.queue, err = name("queue", r.Queue, protocol.DefaultQueue); err != nil {
 		return nil, err
+	}
+	if it.queue == protocol.QueueInternal && !r.Internal {
+		return nil, bad("queue", "is %s, which is kept for jobs that are moved by hand: no worker would run it; choose another one", it.queue)
 	}
 	if err := checkType(r.Type); err != nil {
 		return nil, err
@@ -110,13 +179,20 @@ func validate(r *Request, lim Limits, now time.Time) (*item, error) {
 	if it.scope = r.IdempotencyScope; it.scope == "" {
 		it.scope = it.tenant
 	}
-	if it.payload, err = checkPayload(r.Payload, lim); err != nil {
+	def := lim.of(r.Type)
+	if it.payload, err = checkPayload(r.Payload, lim, def.Schema); err != nil {
 		return nil, err
 	}
 	if err := it.setSchedule(r, lim, now); err != nil {
 		return nil, err
 	}
-	if err := it.setBounds(r, lim); err != nil {
+	if err := it.setBounds(r, def); err != nil {
+		return nil, err
+	}
+	if err := it.setExpiry(r, lim); err != nil {
+		return nil, err
+	}
+	if err := it.setDependencies(r); err != nil {
 		return nil, err
 	}
 	it.setID(r.TaskID, now)
@@ -142,7 +218,7 @@ func (it *item) setID(taskID string, now time.Time) {
 	}
 }
 
-func (it *item) setSchedule(r *Request, lim Limits, now time.Time) error {
+func (it *item) setSchedule(r *Request, lim *Limits, now time.Time) error {
 	it.schedule = r.ScheduleType
 	if it.schedule == "" {
 		it.schedule = scheduleNow
@@ -176,8 +252,8 @@ func (it *item) setSchedule(r *Request, lim Limits, now time.Time) error {
 	return nil
 }
 
-func (it *item) setBounds(r *Request, lim Limits) error {
-	it.timeoutMS, it.maxRetries = int32(lim.DefaultTimeout.Milliseconds()), int32(lim.MaxRetries)
+func (it *item) setBounds(r *Request, def *Defaults) error {
+	it.timeoutMS, it.maxRetries = int32(def.Timeout.Milliseconds()), int32(def.MaxRetries)
 	if r.TimeoutMS != nil {
 		it.timeoutMS, it.given = *r.TimeoutMS, it.given|givenTimeout
 	}
@@ -190,8 +266,42 @@ func (it *item) setBounds(r *Request, lim Limits) error {
 	if it.maxRetries < 0 || it.maxRetries > protocol.MaxRetriesLimit {
 		return bad("max_retries", "is %d, want 0 to %d", it.maxRetries, protocol.MaxRetriesLimit)
 	}
+	it.heartbeat = int32(def.HeartbeatTimeout.Milliseconds())
+	if r.HeartbeatTimeoutMS != nil {
+		it.heartbeat, it.given = *r.HeartbeatTimeoutMS, it.given|givenHeartbeat
+		if it.heartbeat < 1 {
+			return bad("heartbeat_timeout_ms", "is %d, want 1 to %d", it.heartbeat, int32(1<<31-1))
+		}
+	}
 	if r.Policy != nil {
-		return r.Policy.Validate()
+		it.policy = r.Policy.over(def.Policy)
+		return it.policy.Validate()
+	}
+	return nil
+}
+
+// setExpiry takes the bounds of when an execution may start. A time that is over
+// is no fault: the request may be a repeat.
+func (it *item) setExpiry(r *Request, lim *Limits) error {
+	most := 2 * lim.MaxScheduleAhead // what is due at the latest moment can still have as long to start
+	switch {
+	case !r.ExpiresAt.IsZero() && r.StartWithinMS != nil:
+		return bad("schedule_to_start_timeout_ms", "and expires_at are both given: give one of them")
+	case !r.ExpiresAt.IsZero() && (r.ExpiresAt.Year() < 1970 || time.Until(r.ExpiresAt) > most):
+		return bad("expires_at", "is %s, want a time from 1970 to %s from now", r.ExpiresAt.UTC().Format(time.RFC3339), most)
+	case r.StartWithinMS != nil && (*r.StartWithinMS < 1 || *r.StartWithinMS > most.Milliseconds()):
+		return bad("schedule_to_start_timeout_ms", "is %d, want 1 to %d", *r.StartWithinMS, most.Milliseconds())
+	case r.HeartbeatTimeoutMS != nil && *r.HeartbeatTimeoutMS < 1:
+		return bad("heartbeat_timeout_ms", "is %d, want 1 to %d", *r.HeartbeatTimeoutMS, int32(1<<31-1))
+	}
+	if !r.ExpiresAt.IsZero() {
+		it.expiresAt = r.ExpiresAt.UTC().Truncate(time.Microsecond)
+	}
+	if r.StartWithinMS != nil {
+		it.startWithin = *r.StartWithinMS
+	}
+	if r.HeartbeatTimeoutMS != nil {
+		it.heartbeat = *r.HeartbeatTimeoutMS
 	}
 	return nil
 }

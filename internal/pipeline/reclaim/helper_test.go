@@ -22,11 +22,36 @@ func short(s testkit.Stores) config.Orchestrator {
 	return cfg
 }
 
+// onEach runs a test on the shared Redis and on one without XAUTOCLAIM.
+func onEach(t *testing.T, test func(t *testing.T, s testkit.Stores)) {
+	t.Helper()
+	t.Run("XAUTOCLAIM", func(t *testing.T) {
+		t.Parallel()
+		test(t, testkit.NewStores(t))
+	})
+	t.Run("by hand", func(t *testing.T) {
+		t.Parallel()
+		test(t, testkit.Stores{PostgresURL: testkit.Database(t), RedisURL: testkit.StartRedis(t, testkit.NoXAutoClaim...)})
+	})
+}
+
 // rig runs what dispatches and applies, and no reclaimer.
 func rig(t *testing.T) *testkit.Rig {
 	t.Helper()
-	s := testkit.NewStores(t)
-	r := testkit.NewRig(t, s, short(s))
+	return rigOn(t, testkit.NewStores(t))
+}
+
+func rigOn(t *testing.T, s testkit.Stores) *testkit.Rig {
+	t.Helper()
+	return rigWith(t, s, visibility)
+}
+
+// rigWith is rigOn with another visibility timeout.
+func rigWith(t *testing.T, s testkit.Stores, timeout time.Duration) *testkit.Rig {
+	t.Helper()
+	cfg := short(s)
+	cfg.Recovery.VisibilityTimeout = timeout
+	r := testkit.NewRig(t, s, cfg)
 	r.StartDispatch(t)
 	r.Start(t, r.Results.Run)
 	r.Start(t, r.DeadLetter.Run)

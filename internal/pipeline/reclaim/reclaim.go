@@ -10,8 +10,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/penstock-dev/penstock/internal/crashpoint"
+	"github.com/penstock-dev/penstock/internal/lifecycle"
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/streams"
 	"github.com/penstock-dev/penstock/protocol"
@@ -39,8 +42,10 @@ type Options struct {
 	// Queues lists the queues to scan.
 	Queues func(ctx context.Context) ([]string, error)
 	// Wake is told when tasks were made due, Dead when some were given up.
-	Wake    func(at time.Time)
-	Dead    func()
+	Wake func(at time.Time)
+	Dead func()
+	// Pulse, if set, is told how the loops fare.
+	Pulse   *lifecycle.Pulse
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
@@ -51,20 +56,31 @@ type Reclaimer struct {
 	o         Options
 	reclaimed prometheus.Counter
 	hold      time.Time // no reclaiming before this
+	away      bool      // a store was
+	beat      *lifecycle.Beat
+	failing   time.Duration   // see lifecycle.Pulse.Watch
+	trouble   map[string]bool // queues whose last scan failed
 	// took remembers who held the entries that were claimed and, because a
 	// store was away, not dealt with.
 	took map[string]streams.Pending
 }
 
-// applyDeadline bounds the wait for outcomes that are under way.
-const applyDeadline = 30 * time.Second
+const (
+	// applyDeadline bounds the wait for outcomes that are under way.
+	applyDeadline = 30 * time.Second
+	// errorPause is how often to see whether the stores are back.
+	errorPause = 500 * time.Millisecond
+)
+
+// errBacklog says that Redis answers, but outcomes are applied too slowly.
+var errBacklog = fmt.Errorf("outcomes that workers had reported were not all applied within %s", applyDeadline)
 
 // New makes a Reclaimer.
 func New(o Options) *Reclaimer {
 	if o.Interval <= 0 {
 		o.Interval = min(max(o.VisibilityTimeout/4, 100*time.Millisecond), 30*time.Second)
 	}
-	r := &Reclaimer{o: o, took: map[string]streams.Pending{}, reclaimed: prometheus.NewCounter(prometheus.CounterOpts{
+	r := &Reclaimer{o: o, failing: 2 * applyDeadline, trouble: map[string]bool{}, took: map[string]streams.Pending{}, reclaimed: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "penstock_tasks_reclaimed_total", Help: "Tasks taken from lost workers.",
 	})}
 	if o.Metrics != nil {
@@ -73,44 +89,112 @@ func New(o Options) *Reclaimer {
 	return r
 }
 
-// Run scans every Interval until ctx ends. After a failure to reach Redis or
-// Postgres it waits one visibility timeout, so that workers that could not
-// renew their leases meanwhile can catch up; for the same reason it does not
-// start sooner than a renewal interval after Redis did.
+// Run scans every Interval until ctx ends. While Redis or Postgres can't be
+// reached it waits, and for one visibility timeout more: workers could not renew
+// their leases meanwhile, and get the time to do so. A Redis that has just been
+// started counts as one that was away. What fails in one queue only holds up
+// nothing but that queue.
 func (r *Reclaimer) Run(ctx context.Context) error {
-	if up, err := r.o.Redis.Uptime(ctx); err == nil && up < r.o.VisibilityTimeout {
-		r.hold = time.Now().Add(r.o.VisibilityTimeout / 2)
-	}
-	tick := time.NewTicker(r.o.Interval)
-	defer tick.Stop()
+	r.beat = r.o.Pulse.Watch("reclaim", r.o.Interval+2*applyDeadline, r.failing)
 	for {
-		if !time.Now().Before(r.hold) {
-			if err := r.Scan(ctx); err != nil && ctx.Err() == nil {
-				r.hold = time.Now().Add(r.o.VisibilityTimeout)
-				r.o.Log.Warn("reclaiming pauses for a visibility timeout", "error", err, "until", r.hold)
-			}
+		pause, err := r.step(ctx)
+		if err == nil {
+			r.beat.Mark()
+		} else {
+			r.beat.Fail("dead workers cannot be looked for")
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-time.After(pause):
 		}
 	}
 }
 
-// Scan takes over what is idle in every queue's stream now.
+// step scans once, unless workers are given time, and returns how long to wait
+// before the next. An error is logged already; that some queues could not be
+// scanned is none.
+func (r *Reclaimer) step(ctx context.Context) (time.Duration, error) {
+	up, err := r.o.Redis.Uptime(ctx)
+	if err == nil {
+		err = r.o.Store.Ping(ctx)
+	}
+	if err == nil {
+		if r.away {
+			r.away = false
+			r.holdFor(r.o.VisibilityTimeout)
+		}
+		r.holdFor(r.o.VisibilityTimeout - up)
+		if held := time.Until(r.hold); held > 0 {
+			return min(held, errorPause), nil
+		}
+		var done int
+		if done, err = r.scanAll(ctx); err == nil || !unreachable(err) {
+			if done > 0 {
+				err = nil
+			}
+			return r.o.Interval, err
+		}
+	}
+	if ctx.Err() == nil && !r.away {
+		r.o.Log.Warn("reclaiming waits until the stores are back, and a visibility timeout more", "error", err)
+	}
+	r.away = true
+	return errorPause, err
+}
+
+// unreachable reports whether err says that a store did not answer, rather than
+// that it refused something.
+func unreachable(err error) bool {
+	if store.IsUnavailable(err) {
+		return true
+	}
+	if _, ok := errors.AsType[*pgconn.PgError](err); ok || errors.Is(err, errBacklog) {
+		return false
+	}
+	return streams.Ambiguous(err)
+}
+
+// holdFor has nothing reclaimed for a time from now on.
+func (r *Reclaimer) holdFor(d time.Duration) {
+	if until := time.Now().Add(d); until.After(r.hold) {
+		r.hold = until
+	}
+}
+
+// Scan takes over what is idle in every queue's stream now. It ends early if a
+// store does not answer.
 func (r *Reclaimer) Scan(ctx context.Context) error {
+	_, err := r.scanAll(ctx)
+	return err
+}
+
+// scanAll is Scan; done is how many queues were scanned.
+func (r *Reclaimer) scanAll(ctx context.Context) (done int, err error) {
 	queues, err := r.o.Queues(ctx)
 	if err != nil {
-		return fmt.Errorf("list queues: %w", err)
+		return 0, fmt.Errorf("list queues: %w", err)
 	}
 	var errs error
 	for _, q := range queues { // one in trouble must not hide the others
-		if err := r.scan(ctx, protocol.TaskStream(q)); err != nil && !streams.LostGroup(err) {
-			errs = errors.Join(errs, fmt.Errorf("queue %s: %w", q, err))
+		err := r.scan(ctx, protocol.TaskStream(q))
+		r.beat.Alive()
+		if err == nil || streams.LostGroup(err) {
+			delete(r.trouble, q)
+			done++
+			continue
 		}
+		err = fmt.Errorf("queue %s: %w", q, err)
+		if unreachable(err) {
+			return done, err
+		}
+		if !r.trouble[q] {
+			r.o.Log.Warn("tasks of lost workers cannot be reclaimed in a queue", "queue", q, "error", err)
+		}
+		r.trouble[q] = true
+		errs = errors.Join(errs, err)
 	}
-	return errs
+	return done, errs
 }
 
 func (r *Reclaimer) scan(ctx context.Context, stream string) error {
@@ -182,6 +266,9 @@ func (r *Reclaimer) take(ctx context.Context, stream string, got []streams.Entry
 	wait, cancel := context.WithTimeout(ctx, applyDeadline)
 	defer cancel()
 	if err := r.o.Redis.WaitApplied(wait, protocol.StreamResult, protocol.GroupOrchestrators); err != nil {
+		if wait.Err() != nil && ctx.Err() == nil {
+			return errBacklog
+		}
 		return err
 	}
 	if len(ids) > 0 {
@@ -218,6 +305,7 @@ func (r *Reclaimer) interrupt(ctx context.Context, ids []protocol.ID, pairs map[
 	if err != nil || n == 0 {
 		return err
 	}
+	crashpoint.Here("reclaim.committed")
 	r.reclaimed.Add(float64(n))
 	r.o.Log.Warn("reclaimed tasks of lost workers", "tasks", n)
 	r.o.Wake(time.Now())

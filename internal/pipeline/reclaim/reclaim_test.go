@@ -18,7 +18,11 @@ import (
 // another; the events say who held what.
 func TestWorkerThatDies(t *testing.T) {
 	t.Parallel()
-	r := rig(t)
+	onEach(t, workerThatDies)
+}
+
+func workerThatDies(t *testing.T, s testkit.Stores) {
+	r := rigOn(t, s)
 	r.Start(t, r.Reclaim.Run)
 	ids := r.Enqueue(t, testkit.Requests(5, "t")...)
 	start := time.Now()
@@ -134,7 +138,11 @@ func TestStaleEntriesAreOnlyAcknowledged(t *testing.T) {
 // Thousands of leases that are renewed come before the one that is dead.
 func TestHealthyLeasesDoNotHideADeadOne(t *testing.T) {
 	t.Parallel()
-	r := rig(t)
+	onEach(t, healthyLeases)
+}
+
+func healthyLeases(t *testing.T, s testkit.Stores) {
+	r := rigOn(t, s)
 	const n = 2500
 	r.Enqueue(t, testkit.Requests(n, "t")...)
 	hs := r.Fetch(t, "w", n)
@@ -144,7 +152,7 @@ func TestHealthyLeasesDoNotHideADeadOne(t *testing.T) {
 	for _, h := range hs[:n-1] {
 		young = append(young, h.MessageID)
 	}
-	if err := r.Client.Renew(t.Context(), protocol.StreamTask, protocol.GroupWorkers, "w", young); err != nil {
+	if _, err := r.Client.Renew(t.Context(), protocol.StreamTask, protocol.GroupWorkers, "w", young); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.Reclaim.Scan(t.Context()); err != nil {
@@ -159,11 +167,40 @@ func TestHealthyLeasesDoNotHideADeadOne(t *testing.T) {
 	testkit.VerifyEvents(t, r.Stores)
 }
 
+// Leases that are nearly over fill more than a page ahead of a dead one. The
+// page of which nothing could be claimed is not the end.
+func TestAnEmptyPageIsNotTheEnd(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, s testkit.Stores) {
+		r := rigWith(t, s, time.Hour)
+		const n = 1300
+		r.Enqueue(t, testkit.Requests(n, "t")...)
+		hs := r.Fetch(t, "w", n)
+		dead := hs[n-1]
+		age(t, r, 57*time.Minute, hs[:n-1]...)
+		age(t, r, 2*time.Hour, dead)
+		if err := r.Reclaim.Scan(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if row := r.Row(t, dead.ID); row.Interruptions != 1 {
+			t.Errorf("the dead one: %+v", row)
+		}
+		if got := r.Count(t, "SELECT count(*) FROM tasks WHERE interruptions > 0"); got != 1 {
+			t.Errorf("%d tasks interrupted, want 1", got)
+		}
+		testkit.VerifyEvents(t, r.Stores)
+	})
+}
+
 // More dead entries than one page of anything holds, and several reclaimers at
 // once: each task is interrupted once, and who held it is always known.
 func TestConcurrentReclaimers(t *testing.T) {
 	t.Parallel()
-	r := rig(t)
+	onEach(t, concurrentReclaimers)
+}
+
+func concurrentReclaimers(t *testing.T, s testkit.Stores) {
+	r := rigOn(t, s)
 	const n = 1300
 	r.Enqueue(t, testkit.Requests(n, "t")...)
 	hs := append(r.Fetch(t, "a", n/2), r.Fetch(t, "b", n/2)...)
@@ -271,7 +308,11 @@ func TestTooManyInterruptions(t *testing.T) {
 // of tasks that do not exist: all are acknowledged, garbage is kept.
 func TestGarbageAndGhosts(t *testing.T) {
 	t.Parallel()
-	r := rig(t)
+	onEach(t, garbageAndGhosts)
+}
+
+func garbageAndGhosts(t *testing.T, s testkit.Stores) {
+	r := rigOn(t, s)
 	ids := r.Enqueue(t, testkit.Requests(1, "t")...)
 	stranger := protocol.TaskEntry{ID: ids[0], Type: "t", Payload: []byte("{}"), Attempt: 1, Delivery: 1, Timeout: time.Second}
 	stranger.ID[15] ^= 1

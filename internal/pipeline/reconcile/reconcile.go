@@ -14,7 +14,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/penstock-dev/penstock/internal/crashpoint"
+	"github.com/penstock-dev/penstock/internal/lifecycle"
 	"github.com/penstock-dev/penstock/internal/store"
+	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 	"github.com/penstock-dev/penstock/internal/streams"
 	"github.com/penstock-dev/penstock/protocol"
@@ -30,24 +33,53 @@ type Options struct {
 	// interrupted.
 	VisibilityTimeout time.Duration
 	Env               protocol.Env // Seed and MaxInterruptions; Now is Postgres'
+	// DeadLetters puts back what stream:dlq lost.
+	DeadLetters DeadLetters
 	// Wake is told when tasks were made due.
-	Wake    func(at time.Time)
+	Wake func(at time.Time)
+	// Raised, if set, is told of each alert that this process raised.
+	Raised func(kind protocol.AlertKind)
+	// Pulse, if set, is told how the loops fare.
+	Pulse   *lifecycle.Pulse
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
 
-// Reconciler runs passes. It is safe for concurrent use.
+// DeadLetters is what a Reconciler needs of the dead-letter stage.
+type DeadLetters interface {
+	// PutBack writes dead letters into stream:dlq again whose entry is not there,
+	// and returns how many.
+	PutBack(ctx context.Context) (int, error)
+	// Kick tells that tasks were given up.
+	Kick()
+}
+
+// Reconciler runs passes. It is safe for concurrent use, but for Run and Round,
+// of which one may run at a time.
 type Reconciler struct {
-	o    Options
-	now  chan struct{}
-	lost *prometheus.CounterVec
+	o          Options
+	now        chan struct{}
+	lost       *prometheus.CounterVec
+	losses     *prometheus.CounterVec
+	rebuilding prometheus.Gauge
 	// after is called by a pass after each of its readings, for tests of their
 	// order.
 	after func(reading string)
 
 	mu sync.Mutex
 	// absent remembers since when a running task has been missing.
-	absent map[protocol.Pair]time.Time
+	absent map[protocol.Pair]absence
+	// groups of these streams were gone, in the epochs that the last round saw.
+	groups map[string]string
+	made   map[string]string // queues whose group somebody made, likewise
+	last   streams.Epoch     // as the last round saw it
+	// lossSeen is when a round last saw a loss that is to be made good for.
+	lossSeen time.Time
+	remade   time.Time // when that was lost for which leases were declared gone last
+	looked   bool
+	ready    chan struct{} // closed once looked
+	held     bool          // see Held
+	raised   time.Time     // when that was lost for which deliveries were raised last
 }
 
 // applyDeadline bounds the wait for outcomes that are under way.
@@ -59,13 +91,23 @@ const chunk = 500
 // New makes a Reconciler.
 func New(o Options) *Reconciler {
 	r := &Reconciler{
-		o: o, now: make(chan struct{}, 1), absent: map[protocol.Pair]time.Time{}, after: func(string) {},
+		o: o, now: make(chan struct{}, 1), absent: map[protocol.Pair]absence{}, groups: map[string]string{}, made: map[string]string{},
+		ready: make(chan struct{}), after: func(string) {},
 		lost: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "penstock_entries_lost_total", Help: "Live tasks found absent from Redis, by what was done.",
 		}, []string{"action"}),
+		losses: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "penstock_redis_losses_total", Help: "Losses of what Redis held that this process found first, by kind.",
+		}, []string{"kind"}),
+		rebuilding: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "penstock_redis_rebuilding", Help: "1 while something that Redis lost is being rebuilt.",
+		}),
+	}
+	for _, k := range Losses() {
+		r.losses.WithLabelValues(string(k))
 	}
 	if o.Metrics != nil {
-		o.Metrics.MustRegister(r.lost)
+		o.Metrics.MustRegister(r.lost, r.losses, r.rebuilding)
 	}
 	return r
 }
@@ -78,21 +120,34 @@ func (r *Reconciler) Kick() {
 	}
 }
 
-// Run makes a full pass at start, then every Interval and on each Kick.
+// Run makes a round at start, then every Interval, on each Kick, and when Redis
+// is not what it was.
 func (r *Reconciler) Run(ctx context.Context) error {
-	pause := time.Duration(0)
+	look := time.NewTicker(lookInterval)
+	defer look.Stop()
+	next := time.NewTimer(0)
+	defer next.Stop()
+	beat := r.o.Pulse.Watch("reconcile", r.o.Interval+r.o.VisibilityTimeout/3+3*applyDeadline, 3*applyDeadline)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-r.now:
-		case <-time.After(pause):
+		case <-next.C:
+		case <-look.C:
+			if !r.changed(ctx, r.lastSeen()) {
+				continue
+			}
 		}
-		pause = r.o.Interval
-		if err := r.Pass(ctx, nil); err != nil && ctx.Err() == nil {
+		pause := r.o.Interval
+		if err := r.Round(ctx); err == nil {
+			beat.Mark()
+		} else if ctx.Err() == nil {
+			beat.Fail("live tasks cannot be compared with Redis")
 			pause = min(pause, 2*time.Second)
-			r.o.Log.Warn("reconcile pass not finished; trying again", "error", err, "retry_in", pause)
+			r.o.Log.Warn("reconciliation not finished; trying again", "error", err, "retry_in", pause)
 		}
+		next.Reset(pause)
 	}
 }
 
@@ -108,16 +163,32 @@ type candidate struct {
 // former to the latter); then outcomes; at last a compare-and-set against what
 // was read first. A task that moved meanwhile is left alone.
 func (r *Reconciler) Pass(ctx context.Context, ids []protocol.ID) error {
+	_, err := r.pass(ctx, ids, nil)
+	return err
+}
+
+// pass is Pass. rebuild, if not nil, is the loss that is made good for by it; it
+// ends with an error if Redis loses more meanwhile. absent is the number of
+// running tasks that are nowhere and have more time.
+func (r *Reconciler) pass(ctx context.Context, ids []protocol.ID, rebuild *agreement) (absent int, err error) {
+	if ids == nil {
+		made := r.madeUntil()
+		defer func() {
+			if err == nil {
+				r.notMissed(made)
+			}
+		}()
+	}
 	cands, err := r.candidates(ctx, ids)
 	if err != nil {
-		return fmt.Errorf("read live tasks: %w", err)
+		return 0, fmt.Errorf("read live tasks: %w", err)
 	}
 	r.after("candidates")
 	if ids == nil {
 		defer r.forget(cands)
 	}
 	if len(cands) == 0 {
-		return nil
+		return 0, nil
 	}
 	present := map[protocol.Pair]bool{}
 	byQueue := map[string]bool{}
@@ -126,7 +197,7 @@ func (r *Reconciler) Pass(ctx context.Context, ids []protocol.ID) error {
 	}
 	for queue := range byQueue {
 		if err := r.scan(ctx, queue, present); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	var missing []candidate
@@ -137,22 +208,36 @@ func (r *Reconciler) Pass(ctx context.Context, ids []protocol.ID) error {
 	}
 	r.found(cands, present)
 	if len(missing) == 0 {
-		return nil
+		return 0, nil
 	}
-	wait, cancel := context.WithTimeout(ctx, applyDeadline)
-	defer cancel()
-	if err := r.o.Redis.WaitApplied(wait, protocol.StreamResult, protocol.GroupOrchestrators); err != nil {
-		return err
+	if rebuild == nil {
+		if err := r.lostGroups(ctx, missing, ids == nil); err != nil {
+			return 0, err
+		}
+	} else if r.changed(ctx, rebuild.redis) {
+		return 0, errChanged
+	}
+	if err := r.waitApplied(ctx); err != nil {
+		return 0, err
 	}
 	r.after("outcomes")
 	for len(missing) > 0 {
 		n := min(len(missing), chunk)
-		if err := r.repair(ctx, missing[:n]); err != nil {
-			return err
+		left, err := r.repair(ctx, missing[:n])
+		if err != nil {
+			return 0, err
 		}
+		absent += left
 		missing = missing[n:]
 	}
-	return nil
+	return absent, nil
+}
+
+// waitApplied waits until every outcome that is there now is applied.
+func (r *Reconciler) waitApplied(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, applyDeadline)
+	defer cancel()
+	return r.o.Redis.WaitApplied(ctx, protocol.StreamResult, protocol.GroupOrchestrators)
 }
 
 func (r *Reconciler) candidates(ctx context.Context, ids []protocol.ID) ([]candidate, error) {
@@ -171,137 +256,101 @@ func (r *Reconciler) candidates(ctx context.Context, ids []protocol.ID) ([]candi
 	return out, err
 }
 
-// scan adds what one task stream holds to present.
+// scan adds what one task stream holds to present. A group that is missing is
+// made.
 func (r *Reconciler) scan(ctx context.Context, queue string, present map[protocol.Pair]bool) error {
 	stream := protocol.TaskStream(queue)
-	see := func(e streams.Entry) bool {
+	see := func(e streams.Entry) {
 		if p, ok := protocol.PairOf(e.Values); ok {
 			present[p] = true
 		}
-		return true
 	}
-	info, err := r.o.Redis.Info(ctx, stream, protocol.GroupWorkers)
-	if errors.Is(err, streams.ErrNoGroup) {
-		var made bool
-		if made, err = r.o.Redis.CreateTaskGroup(ctx, stream, protocol.GroupWorkers); made {
-			r.Kick() // this pass may be about a few tasks only; all of the queue's are concerned
-		}
-		info = streams.GroupInfo{LastDelivered: "0-0"}
+	err := Scan(ctx, r.o.Redis, stream, protocol.GroupWorkers, see, r.after)
+	if !errors.Is(err, streams.ErrNoGroup) {
+		return err
+	}
+	made, err := r.o.Redis.CreateTaskGroup(ctx, stream, protocol.GroupWorkers)
+	if made {
+		r.GroupMade(queue)
 	}
 	if err != nil {
 		return err
 	}
-	if err := r.o.Redis.Range(ctx, stream, info.LastDelivered, see); err != nil {
-		return err
-	}
-	r.after("undelivered")
-	after := ""
-	for more := true; more; {
-		var ps []streams.Pending
-		if ps, more, err = r.o.Redis.PendingAfter(ctx, stream, protocol.GroupWorkers, after, 0); err != nil {
-			return err
-		}
-		ids := make([]string, len(ps))
-		for i, p := range ps {
-			ids[i], after = p.ID, p.ID
-		}
-		es, err := r.o.Redis.Fetch(ctx, stream, ids)
-		if err != nil {
-			return err
-		}
-		for _, e := range es {
-			see(e)
-		}
-	}
-	r.after("pending")
-	return nil
+	return Scan(ctx, r.o.Redis, stream, protocol.GroupWorkers, see, r.after)
 }
 
 // repair makes absent tasks due again, if they still are as they were read.
-func (r *Reconciler) repair(ctx context.Context, missing []candidate) error {
+// absent counts running ones that have more time.
+func (r *Reconciler) repair(ctx context.Context, missing []candidate) (absent int, err error) {
 	want := make(map[protocol.ID]candidate, len(missing))
 	ids := make([]protocol.ID, len(missing))
 	for i, c := range missing {
 		want[c.ID], ids[i] = c, c.ID
 	}
-	var redispatched, interrupted int
-	err := r.o.Store.Decide(ctx, ids, func(now time.Time, tasks map[protocol.ID]*store.Locked) (changed []*store.Locked, events []*protocol.Event) {
-		redispatched, interrupted = 0, 0
+	waiting := map[protocol.ID]bool{}
+	err = r.decide(ctx, ids, func(now time.Time, t *store.Locked) ([]*protocol.Event, bool) {
+		c := want[t.ID]
+		if t.State != c.state || t.Delivery != c.Delivery || !t.DueAt.IsZero() {
+			return nil, false
+		}
 		env := r.o.Env
 		env.Now = now
-		for _, t := range tasks {
-			c := want[t.ID]
-			if t.State != c.state || t.Delivery != c.Delivery || !t.DueAt.IsZero() {
-				continue
-			}
-			var ev []*protocol.Event
-			var ok bool
-			if t.State == protocol.StateRunning {
-				if !r.absentFor(c.Pair, r.o.VisibilityTimeout) {
+		if t.State != protocol.StateRunning {
+			return t.Redispatch(env, "its stream entry is not in Redis")
+		}
+		over, loss := r.absentFor(c.Pair, r.o.VisibilityTimeout)
+		if !over {
+			waiting[t.ID] = true
+			return nil, false
+		}
+		const reason = "its stream entry is gone and no outcome came for a visibility timeout"
+		if loss { // of Redis: nobody's fault
+			return t.Redispatch(env, reason)
+		}
+		return t.Lost(env, protocol.ActorReconciler, reason, nil)
+	})
+	return len(waiting), err
+}
+
+// decide locks tasks, lets fn decide about each, stores what it changed, and
+// tells of it. A loss that is being made good for counts it.
+func (r *Reconciler) decide(ctx context.Context, ids []protocol.ID, fn func(now time.Time, t *store.Locked) ([]*protocol.Event, bool)) error {
+	var redispatched, interrupted int64
+	var dead bool
+	err := r.o.Store.Tx(ctx, func(q *dbsqlc.Queries) error {
+		err := r.o.Store.DecideTx(ctx, q, ids, func(now time.Time, tasks map[protocol.ID]*store.Locked) (changed []*store.Locked, events []*protocol.Event) {
+			redispatched, interrupted, dead = 0, 0, false
+			for _, t := range tasks {
+				was := t.State
+				ev, ok := fn(now, t)
+				if !ok {
 					continue
 				}
-				ev, ok = t.Lost(env, protocol.ActorReconciler, "its stream entry is gone and no outcome came for a visibility timeout", nil)
-				interrupted++
-			} else {
-				ev, ok = t.Redispatch(env, "its stream entry is not in Redis")
-				redispatched++
-			}
-			if ok {
 				changed, events = append(changed, t), append(events, ev...)
+				if was == protocol.StateRunning {
+					interrupted++
+				} else {
+					redispatched++
+				}
+				dead = dead || t.State == protocol.StateDLQPending
 			}
+			return changed, events
+		})
+		if err != nil || redispatched+interrupted == 0 {
+			return err
 		}
-		return changed, events
+		return q.CountLoss(ctx, dbsqlc.CountLossParams{Redispatched: redispatched, Interrupted: interrupted})
 	})
-	if err != nil {
+	if err != nil || redispatched+interrupted == 0 {
 		return err
 	}
-	if redispatched+interrupted > 0 {
-		r.lost.WithLabelValues("redispatched").Add(float64(redispatched))
-		r.lost.WithLabelValues("interrupted").Add(float64(interrupted))
-		r.o.Log.Warn("live tasks were absent from Redis", "redispatched", redispatched, "interrupted", interrupted)
-		r.o.Wake(time.Now())
+	crashpoint.Here("reconcile.committed")
+	r.lost.WithLabelValues("redispatched").Add(float64(redispatched))
+	r.lost.WithLabelValues("interrupted").Add(float64(interrupted))
+	r.o.Log.Warn("live tasks were absent from Redis", "redispatched", redispatched, "interrupted", interrupted)
+	r.o.Wake(time.Now())
+	if dead {
+		r.o.DeadLetters.Kick()
 	}
 	return nil
-}
-
-// absentFor notes that a running task is missing and reports whether it has
-// been for at least d.
-func (r *Reconciler) absentFor(p protocol.Pair, d time.Duration) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	since, ok := r.absent[p]
-	if !ok {
-		r.absent[p] = time.Now()
-		time.AfterFunc(d+time.Millisecond, r.Kick)
-		return d <= 0
-	}
-	return time.Since(since) >= d
-}
-
-func (r *Reconciler) found(cands []candidate, present map[protocol.Pair]bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, c := range cands {
-		if present[c.Pair] {
-			delete(r.absent, c.Pair)
-		}
-	}
-}
-
-// forget drops what is remembered of tasks that are no candidates any more.
-func (r *Reconciler) forget(cands []candidate) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.absent) == 0 {
-		return
-	}
-	live := make(map[protocol.Pair]bool, len(cands))
-	for _, c := range cands {
-		live[c.Pair] = true
-	}
-	for p := range r.absent {
-		if !live[p] {
-			delete(r.absent, p)
-		}
-	}
 }

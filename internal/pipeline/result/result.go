@@ -7,15 +7,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
-	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/penstock-dev/penstock/internal/crashpoint"
+	"github.com/penstock-dev/penstock/internal/lifecycle"
+	"github.com/penstock-dev/penstock/internal/mutant"
 	"github.com/penstock-dev/penstock/internal/store"
+	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/streams"
 	"github.com/penstock-dev/penstock/protocol"
 )
@@ -49,7 +52,14 @@ type Options struct {
 	TakeOver time.Duration
 	Env      protocol.Env // Seed and MaxInterruptions; Now is Postgres'
 	// Notify is called after each commit.
-	Notify  func(Applied)
+	Notify func(Applied)
+	// Judged, if set, is called after Notify with the outcomes of the batch in
+	// order, and their verdicts as penstock_outcomes_total has them.
+	Judged func(ctx context.Context, judged iter.Seq2[*protocol.Outcome, string])
+	// Lost, if set, is told that the group of stream:result was gone.
+	Lost func(stream string)
+	// Pulse, if set, is told how the loops fare.
+	Pulse   *lifecycle.Pulse
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
@@ -79,19 +89,25 @@ func New(o Options) *Stage {
 	return s
 }
 
-const errorPause = 300 * time.Millisecond
+const (
+	errorPause = 300 * time.Millisecond
+	// quiet is how long a batch may take, and how long a store may be away,
+	// before this process is not taken for ready.
+	quiet = 10 * time.Second
+)
 
 // Run consumes until ctx ends; a batch that was read is finished first.
 func (s *Stage) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	for i := range max(s.o.Consumers, 1) {
-		g.Go(func() error { return s.consume(gctx, fmt.Sprintf("%s-%d", s.o.Consumer, i)) })
+		beat := s.o.Pulse.Watch(fmt.Sprintf("result-%d", i), quiet, quiet)
+		g.Go(func() error { return s.consume(gctx, fmt.Sprintf("%s-%d", s.o.Consumer, i), beat) })
 	}
 	g.Go(func() error { return s.takeOver(gctx) })
 	return g.Wait()
 }
 
-func (s *Stage) consume(ctx context.Context, consumer string) error {
+func (s *Stage) consume(ctx context.Context, consumer string, beat *lifecycle.Beat) error {
 	// A batch is finished even while stopping, so that nothing waits for
 	// another orchestrator's takeover.
 	work := context.WithoutCancel(ctx)
@@ -107,41 +123,16 @@ func (s *Stage) consume(ctx context.Context, consumer string) error {
 			if ctx.Err() != nil {
 				return nil
 			}
+			beat.Fail("outcomes cannot be read or applied")
 			s.trouble(ctx, err)
 			from = streams.History
+			continue
 		case len(es) == 0 && from != streams.Fresh:
 			from = streams.Fresh
 		}
+		beat.Mark()
 	}
 	return s.leave(work, consumer)
-}
-
-// Results may be large: a read starts small, and grows while what it brings is
-// small.
-const (
-	firstCount = 64
-	maxBytes   = 16 << 20
-)
-
-func nextCount(count, most int, es []streams.Entry, err error) int {
-	if err != nil { // perhaps more than arrives in time
-		return max(count/2, 1)
-	}
-	size := 0
-	for _, e := range es {
-		for _, v := range e.Values {
-			if s, ok := v.(string); ok {
-				size += len(s)
-			}
-		}
-	}
-	switch {
-	case size > maxBytes:
-		return max(len(es)*maxBytes/size, 1)
-	case len(es) == count && size < maxBytes/4:
-		return min(2*count, most)
-	}
-	return count
 }
 
 func (s *Stage) leave(ctx context.Context, consumer string) error {
@@ -156,9 +147,15 @@ func (s *Stage) leave(ctx context.Context, consumer string) error {
 // trouble repairs a lost group or waits for a store to come back.
 func (s *Stage) trouble(ctx context.Context, err error) {
 	if streams.LostGroup(err) {
-		err = s.o.Redis.CreateGroup(ctx, protocol.StreamResult, protocol.GroupOrchestrators)
-		if err == nil {
+		var made bool
+		made, err = s.o.Redis.CreateGroup(ctx, protocol.StreamResult, protocol.GroupOrchestrators)
+		if made {
 			s.o.Log.Warn("group of stream:result was missing; made anew at its beginning")
+			if s.o.Lost != nil {
+				s.o.Lost(protocol.StreamResult)
+			}
+		}
+		if err == nil {
 			return
 		}
 	}
@@ -174,14 +171,17 @@ func (s *Stage) takeOver(ctx context.Context) error {
 	tick := time.NewTicker(max(s.o.TakeOver/5, 50*time.Millisecond))
 	defer tick.Stop()
 	consumer := s.o.Consumer + "-takeover"
+	beat := s.o.Pulse.Watch("result-takeover", quiet+s.o.TakeOver, quiet+s.o.TakeOver)
 	work := context.WithoutCancel(ctx)
+	failing := false
 	for {
 		select {
 		case <-ctx.Done():
 			return s.leave(work, consumer)
 		case <-tick.C:
 		}
-		for from := "0-0"; from != "" && ctx.Err() == nil; {
+		from := "0-0"
+		for from != "" && ctx.Err() == nil {
 			es, ghosts, next, err := s.o.Redis.Claim(work, protocol.StreamResult, protocol.GroupOrchestrators, consumer, from, s.o.TakeOver)
 			if err == nil && len(ghosts) > 0 {
 				err = s.o.Redis.Ack(work, protocol.StreamResult, protocol.GroupOrchestrators, ghosts)
@@ -191,12 +191,17 @@ func (s *Stage) takeOver(ctx context.Context) error {
 				err = s.handle(work, es)
 			}
 			if err != nil {
-				if !streams.LostGroup(err) && ctx.Err() == nil {
+				if !streams.LostGroup(err) && ctx.Err() == nil && !failing {
 					s.o.Log.Warn("outcomes not taken over; trying again", "error", err)
 				}
 				break
 			}
 			from = next
+		}
+		if failing = from != ""; !failing {
+			beat.Mark()
+		} else {
+			beat.Fail("outcomes of others cannot be taken over")
 		}
 	}
 }
@@ -206,8 +211,8 @@ type outcome struct {
 	entry string
 }
 
-// handle applies a batch and acknowledges it. It returns an error, with
-// nothing acknowledged, if a store is away.
+// handle applies a batch and acknowledges it. It returns an error, with nothing
+// acknowledged, if a store is away.
 func (s *Stage) handle(ctx context.Context, es []streams.Entry) error {
 	ids := make([]string, 0, len(es))
 	outcomes := make([]outcome, 0, len(es))
@@ -247,49 +252,23 @@ func (s *Stage) handle(ctx context.Context, es []streams.Entry) error {
 	return s.o.Redis.Ack(ctx, protocol.StreamResult, protocol.GroupOrchestrators, garbageIDs)
 }
 
-// applyAll applies outcomes in one transaction. If Postgres refuses the data
-// itself, each is applied alone: a refused success as a permanent failure, and
-// what is refused even so is kept as a dead letter. So one outcome never blocks
-// the others.
-func (s *Stage) applyAll(ctx context.Context, outcomes []outcome, es []streams.Entry) error {
-	if len(outcomes) == 0 {
-		return nil
-	}
-	err := s.apply(ctx, outcomes)
-	if !refused(err) {
+// apply decides about outcomes. Before any is refused, those are left out that
+// were applied before; see unapplied.
+func (s *Stage) apply(ctx context.Context, outcomes []outcome) error {
+	refused, err := s.decideAll(ctx, outcomes, false)
+	if err != nil || len(refused) == 0 {
 		return err
 	}
-	s.o.Log.Error("a batch of outcomes was refused; applying them one by one", "error", err)
-	values := make(map[string]map[string]any, len(es))
-	for _, e := range es {
-		values[e.ID] = e.Values
+	if outcomes, err = s.unapplied(ctx, outcomes, refused); err != nil || len(outcomes) == 0 {
+		return err
 	}
-	for _, o := range outcomes {
-		err := s.apply(ctx, []outcome{o})
-		if refused(err) && o.Kind == protocol.OutcomeSucceeded {
-			o.Outcome = unstorable(o.Outcome, "was refused by Postgres: "+err.Error())
-			err = s.apply(ctx, []outcome{o})
-		}
-		if refused(err) {
-			err = s.o.DeadLetters.Keep(ctx, []*protocol.DeadLetter{
-				protocol.Garbage(protocol.StreamResult, o.entry, values[o.entry], err, time.Now()),
-			})
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err = s.decideAll(ctx, outcomes, true)
+	return err
 }
 
-// refused reports whether Postgres will never take this data: a data exception,
-// a violated constraint, or a limit of its own such as the depth of JSON.
-func refused(err error) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (strings.HasPrefix(e.Code, "22") || strings.HasPrefix(e.Code, "23") || strings.HasPrefix(e.Code, "54"))
-}
-
-func (s *Stage) apply(ctx context.Context, outcomes []outcome) error {
+// decideAll decides about outcomes in one transaction. Unless all are known to
+// be new, it stores nothing if some would be refused, and returns their places.
+func (s *Stage) decideAll(ctx context.Context, outcomes []outcome, known bool) (refused []int, err error) {
 	s.batches.Observe(float64(len(outcomes)))
 	seen := make(map[protocol.ID]bool, len(outcomes))
 	ids := make([]protocol.ID, 0, len(outcomes))
@@ -301,18 +280,51 @@ func (s *Stage) apply(ctx context.Context, outcomes []outcome) error {
 	}
 	var applied Applied
 	verdicts := make([]string, len(outcomes))
-	err := s.o.Store.Decide(ctx, ids, func(now time.Time, tasks map[protocol.ID]*store.Locked) ([]*store.Locked, []*protocol.Event) {
-		applied = Applied{}
-		return s.decide(now, tasks, outcomes, verdicts, &applied)
+	err = s.o.Store.Tx(ctx, func(q *dbsqlc.Queries) error {
+		if err := checkEffects(ctx, q, outcomes); err != nil {
+			return err
+		}
+		var asked []*store.Ask
+		var failed error
+		err := s.o.Store.DecideTx(ctx, q, ids, func(now time.Time, tasks map[protocol.ID]*store.Locked) ([]*store.Locked, []*protocol.Event) {
+			applied, refused = Applied{}, nil
+			changed, events := s.decide(now, tasks, outcomes, verdicts, &applied)
+			for i, v := range verdicts {
+				if !known && v == protocol.Rejected.String() {
+					refused = append(refused, i)
+				}
+			}
+			if len(refused) > 0 {
+				return nil, nil
+			}
+			if asked, failed = asks(ctx, q, events); failed != nil {
+				return nil, nil
+			}
+			return changed, events
+		})
+		if err := errors.Join(err, failed); err != nil {
+			return err
+		}
+		return store.AskAll(ctx, q, asked)
 	})
-	if err != nil {
-		return err
+	if err != nil || len(refused) > 0 {
+		return refused, err
 	}
+	crashpoint.Here("result.committed")
 	for i, o := range outcomes {
 		s.outcomes.WithLabelValues(string(o.Kind), verdicts[i]).Inc()
 	}
 	s.o.Notify(applied)
-	return nil
+	if s.o.Judged != nil {
+		s.o.Judged(ctx, func(yield func(*protocol.Outcome, string) bool) {
+			for i, o := range outcomes {
+				if !yield(o.Outcome, verdicts[i]) {
+					return
+				}
+			}
+		})
+	}
+	return nil, nil
 }
 
 func (s *Stage) decide(now time.Time, tasks map[protocol.ID]*store.Locked, outcomes []outcome, verdicts []string, applied *Applied) ([]*store.Locked, []*protocol.Event) {
@@ -329,6 +341,9 @@ func (s *Stage) decide(now time.Time, tasks map[protocol.ID]*store.Locked, outco
 		}
 		if _, ok := first[o.ID]; !ok {
 			first[o.ID] = t.Seq
+		}
+		if mutant.On(mutant.FenceIgnored) {
+			o.Delivery = t.Delivery
 		}
 		ev, v := t.ApplyOutcome(o.Outcome, env)
 		verdicts[i] = v.String()

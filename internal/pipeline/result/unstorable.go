@@ -2,11 +2,17 @@ package result
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
+	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/penstock-dev/penstock/internal/streams"
 	"github.com/penstock-dev/penstock/protocol"
 )
 
@@ -43,14 +49,8 @@ func unreadable(values map[string]any, cause error) *protocol.Outcome {
 // outcome.
 func decode(values map[string]any) (*protocol.Outcome, error) {
 	o, err := protocol.DecodeOutcome(values)
-	if err == nil && o.Kind == protocol.OutcomeApprovalNeeded {
-		// Nothing could end the wait yet.
-		o.Kind, o.Code, o.Retryable = protocol.OutcomeFailed, protocol.CodeExecutionFailed, false
-		o.Error = protocol.Text("the handler asked for approval, which this version can't give: " + o.Error)
-		return o, nil
-	}
 	if err == nil {
-		return checkResult(o), nil
+		return checkResult(checkApproval(o)), nil
 	}
 	if e, ok := errors.AsType[*protocol.Error](err); ok && e.Field == protocol.FieldResult {
 		rest := maps.Clone(values)
@@ -60,6 +60,19 @@ func decode(values map[string]any) (*protocol.Outcome, error) {
 		}
 	}
 	return nil, err
+}
+
+// checkApproval makes a permanent failure of a handler's question that nobody can
+// answer.
+func checkApproval(o *protocol.Outcome) *protocol.Outcome {
+	if o.Kind != protocol.OutcomeApprovalNeeded {
+		return o
+	}
+	if _, err := protocol.ParseApproval(o.Approval); err != nil {
+		o.Kind, o.Code, o.Retryable, o.Approval = protocol.OutcomeFailed, protocol.CodeInputInvalid, false, nil
+		o.Error = protocol.Text("the handler asked for approval, but its request can't be used: " + err.Error())
+	}
+	return o
 }
 
 func checkResult(o *protocol.Outcome) *protocol.Outcome {
@@ -88,4 +101,46 @@ func escapedNUL(b []byte) bool {
 		}
 		b = b[i+2:] // valid JSON has a character after each backslash
 	}
+}
+
+// applyAll applies outcomes in one transaction. If Postgres refuses the data
+// itself, each is applied alone: a refused success as a permanent failure, and
+// what is refused even so is kept as a dead letter. So one outcome never blocks
+// the others.
+func (s *Stage) applyAll(ctx context.Context, outcomes []outcome, es []streams.Entry) error {
+	if len(outcomes) == 0 {
+		return nil
+	}
+	err := s.apply(ctx, outcomes)
+	if !refused(err) {
+		return err
+	}
+	s.o.Log.Error("a batch of outcomes was refused; applying them one by one", "error", err)
+	values := make(map[string]map[string]any, len(es))
+	for _, e := range es {
+		values[e.ID] = e.Values
+	}
+	for _, o := range outcomes {
+		err := s.apply(ctx, []outcome{o})
+		if refused(err) && o.Kind == protocol.OutcomeSucceeded {
+			o.Outcome = unstorable(o.Outcome, "was refused by Postgres: "+err.Error())
+			err = s.apply(ctx, []outcome{o})
+		}
+		if refused(err) {
+			err = s.o.DeadLetters.Keep(ctx, []*protocol.DeadLetter{
+				protocol.Garbage(protocol.StreamResult, o.entry, values[o.entry], err, time.Now()),
+			})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refused reports whether Postgres will never take this data: a data exception,
+// a violated constraint, or a limit of its own such as the depth of JSON.
+func refused(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (strings.HasPrefix(e.Code, "22") || strings.HasPrefix(e.Code, "23") || strings.HasPrefix(e.Code, "54"))
 }

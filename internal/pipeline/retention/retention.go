@@ -1,6 +1,8 @@
 // Package retention keeps Redis and Postgres tidy without ever touching live
-// work: it trims acknowledged stream entries, makes partitions ahead of time,
-// and forgets dead orchestrators.
+// work: it trims acknowledged stream entries, removes consumers that are long
+// gone, makes partitions ahead of time, and removes tasks and idempotency keys
+// whose time is over. What may be removed from the record, the database itself
+// decides (migration 0006): this package only asks for it.
 package retention
 
 import (
@@ -8,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,7 +28,20 @@ type Options struct {
 	// Trim is the time between trims; Grace is how long acknowledged task
 	// entries are kept.
 	Trim, Grace time.Duration
-	// Queues lists the queues whose streams are trimmed.
+	// Consumers is how long a consumer that holds nothing may do nothing before
+	// it is removed from its group; 0: for ever.
+	Consumers time.Duration
+	// Tasks is how long finished tasks and their events are kept after the last
+	// thing that happened to them; 0: for ever. The database takes anything less
+	// than 48 hours for 48 hours.
+	Tasks time.Duration
+	// Keys is how long an idempotency key holds after its task has finished; 0:
+	// as long as the task is kept. A task is kept as long as its key holds.
+	Keys time.Duration
+	// Effects is how long side effects are kept after the last thing that happened
+	// to them, unless a task can still use them; 0: as Tasks.
+	Effects time.Duration
+	// Queues lists the queues whose streams need care.
 	Queues  func(ctx context.Context) ([]string, error)
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
@@ -32,110 +49,144 @@ type Options struct {
 
 // Janitor tidies. Any number may run at once.
 type Janitor struct {
-	o       Options
-	trimmed prometheus.Counter
+	o         Options
+	trimmed   prometheus.Counter
+	removed   *prometheus.CounterVec
+	failed    *prometheus.CounterVec
+	postponed prometheus.Counter
 }
 
 // New makes a Janitor.
 func New(o Options) *Janitor {
-	j := &Janitor{o: o, trimmed: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "penstock_entries_trimmed_total", Help: "Acknowledged stream entries removed.",
-	})}
+	j := &Janitor{
+		o: o,
+		trimmed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "penstock_entries_trimmed_total", Help: "Acknowledged stream entries removed.",
+		}),
+		removed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "penstock_retention_removed_total", Help: "What retention removed: tasks (with their events), days (partitions, whose tasks are counted too), idempotency_keys, effects, consumers.",
+		}, []string{"what"}),
+		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "penstock_retention_failures_total", Help: "Rounds of a step of retention that failed. Each is tried again.",
+		}, []string{"step"}),
+		postponed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "penstock_retention_postponed_total", Help: "Removals put off because the tables were in use or another orchestrator was at it.",
+		}),
+	}
 	if o.Metrics != nil {
-		o.Metrics.MustRegister(j.trimmed)
+		o.Metrics.MustRegister(j.trimmed, j.removed, j.failed, j.postponed)
 	}
 	return j
 }
 
-// partitionInterval is how often partitions are made; they are made a week
-// ahead.
-const partitionInterval = time.Hour
+// step is one thing that the janitor does again and again, whatever becomes of
+// the others.
+type step struct {
+	name  string
+	every time.Duration
+	run   func(ctx context.Context) error
+}
+
+const (
+	// partitionInterval is how often partitions are made; they are made a week
+	// ahead.
+	partitionInterval = time.Hour
+	recordInterval    = 10 * time.Minute
+	consumerInterval  = 10 * time.Minute
+	// failurePause is the longest pause after a failure.
+	failurePause = time.Minute
+)
+
+func (j *Janitor) steps() []step {
+	return []step{
+		{"trim", j.o.Trim, j.TrimStreams},
+		{"partitions", partitionInterval, j.Partitions},
+		{"instances", partitionInterval, j.o.Store.PruneInstances},
+		{"consumers", consumerInterval, j.DropConsumers},
+		{"record", recordInterval, func(ctx context.Context) error {
+			// Keys first: they keep their tasks.
+			return errors.Join(j.ExpireKeys(ctx), j.RemoveEffects(ctx), j.RemoveTasks(ctx))
+		}},
+	}
+}
 
 // Run tidies until ctx ends.
 func (j *Janitor) Run(ctx context.Context) error {
-	tick := time.NewTicker(j.o.Trim)
-	defer tick.Stop()
-	var partitions time.Time
+	var wg sync.WaitGroup
+	for _, s := range j.steps() {
+		wg.Go(func() { j.repeat(ctx, s) })
+	}
+	wg.Wait()
+	return nil
+}
+
+func (j *Janitor) repeat(ctx context.Context, s step) {
 	for {
-		if time.Since(partitions) > partitionInterval {
-			if err := j.Partitions(ctx); err == nil {
-				partitions = time.Now()
-			} else if ctx.Err() == nil {
-				j.o.Log.Warn("partitions not made; the default partition takes the rows", "error", err)
-				partitions = time.Now().Add(time.Minute - partitionInterval)
-			}
+		err := s.run(ctx)
+		if ctx.Err() != nil {
+			return
 		}
-		if err := j.TrimStreams(ctx); err != nil && ctx.Err() == nil {
-			j.o.Log.Warn("streams not trimmed; trying again", "error", err)
+		pause := s.every
+		if err != nil {
+			j.failed.WithLabelValues(s.name).Inc()
+			j.o.Log.Warn("retention: a step failed; trying again", "step", s.name, "error", err)
+			pause = min(pause, failurePause)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
+		if sleep(ctx, jitter(pause)) != nil {
+			return
 		}
 	}
 }
 
-// Partitions makes the coming days' partitions and forgets instances that are
-// long dead.
+// jitter spreads replicas that were started together: d, give or take a tenth.
+func jitter(d time.Duration) time.Duration {
+	return d - d/10 + time.Duration(rand.Int64N(max(int64(d/5), 1)))
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// count notes what was removed.
+func (j *Janitor) count(what string, n int64) {
+	if n > 0 {
+		j.removed.WithLabelValues(what).Add(float64(n))
+	}
+}
+
+// Partitions makes the coming days' partitions.
 func (j *Janitor) Partitions(ctx context.Context) error {
 	if _, err := j.o.Store.EnsurePartitions(ctx); err != nil {
-		return fmt.Errorf("make partitions: %w", err)
+		return fmt.Errorf("make partitions (until they are there, the default partition takes the rows): %w", err)
 	}
-	return j.o.Store.PruneInstances(ctx)
+	return nil
 }
 
-// maxHeldBack is how many acknowledged entries of a task stream one old pending
-// entry may keep from being trimmed.
-const maxHeldBack = 10_000
-
-// TrimStreams removes acknowledged entries from stream:result, and from the
-// task streams those older than the grace. Nothing from the start of an open
-// dispatch on is removed, so that its entries can always be looked up. For that
-// the order of reading matters: what has been delivered when Redis is read was
-// added for a dispatch that Postgres shows afterwards, unless it was resolved.
-func (j *Janitor) TrimStreams(ctx context.Context) error {
+// DropConsumers removes consumers that hold nothing and have long done nothing.
+func (j *Janitor) DropConsumers(ctx context.Context) error {
+	if j.o.Consumers <= 0 {
+		return nil
+	}
 	queues, err := j.o.Queues(ctx)
 	if err != nil {
 		return fmt.Errorf("list queues: %w", err)
 	}
-	bounds, delivered := map[string]string{}, map[string]string{}
-	var errs error
-	note := func(err error) {
-		if err != nil && !streams.LostGroup(err) { // whoever needs the group makes it
-			errs = errors.Join(errs, err)
-		}
-	}
+	groups := map[string]string{protocol.StreamResult: protocol.GroupOrchestrators, protocol.StreamDLQ: protocol.GroupOrchestrators}
 	for _, q := range queues {
-		id, last, err := j.o.Redis.Acknowledged(ctx, protocol.TaskStream(q), protocol.GroupWorkers)
-		if note(err); err == nil {
-			bounds[q], delivered[q] = id, last
+		groups[protocol.TaskStream(q)] = protocol.GroupWorkers
+	}
+	var errs error
+	for stream, group := range groups {
+		n, err := j.o.Redis.DropIdleConsumers(ctx, stream, group, j.o.Consumers)
+		errs = errors.Join(errs, err)
+		if j.count("consumers", int64(n)); n > 0 {
+			j.o.Log.Info("consumers that had long done nothing removed (retention.consumers)", "stream", stream, "consumers", n)
 		}
 	}
-	limits := map[string]string{}
-	open, err := j.o.Store.OutboxAfterIDs(ctx)
-	if err != nil {
-		return fmt.Errorf("read outbox: %w", err)
-	}
-	for _, o := range open {
-		limits[o.Queue] = streams.MinID(limits[o.Queue], o.AfterID)
-	}
-	now, err := j.o.Redis.Now(ctx)
-	if err != nil {
-		return err
-	}
-	old := streams.IDAt(now.Add(-j.o.Grace))
-	total, err := j.o.Redis.Trim(ctx, protocol.StreamResult, protocol.GroupOrchestrators, "")
-	note(err)
-	for q, bound := range bounds {
-		limit := streams.MinID(old, limits[q])
-		n, err := j.o.Redis.TrimBefore(ctx, protocol.TaskStream(q), streams.MinID(bound, limit))
-		note(err)
-		total += n
-		n, err = j.o.Redis.DropAcknowledged(ctx, protocol.TaskStream(q), protocol.GroupWorkers, streams.MinID(delivered[q], limit), maxHeldBack)
-		note(err)
-		total += n
-	}
-	j.trimmed.Add(float64(total))
 	return errs
 }

@@ -2,6 +2,7 @@ package retention_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -126,7 +127,7 @@ func TestPartitionsAndInstances(t *testing.T) {
 	}
 	j := janitor(t, r, time.Hour, onlyDefault)
 	for range 2 {
-		if err := j.Partitions(t.Context()); err != nil {
+		if err := errors.Join(j.Partitions(t.Context()), r.Store.PruneInstances(t.Context())); err != nil {
 			t.Fatal(err)
 		}
 	}

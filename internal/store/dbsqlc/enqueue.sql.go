@@ -9,6 +9,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 )
 
@@ -21,6 +22,17 @@ WHERE k.scope = d.scope AND k.key = d.key
 func (q *Queries) DropKeys(ctx context.Context, scopes []string, keys []string) error {
 	_, err := q.db.Exec(ctx, dropKeys, scopes, keys)
 	return err
+}
+
+const guardRevision = `-- name: GuardRevision :one
+SELECT revision FROM guard_state
+`
+
+func (q *Queries) GuardRevision(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, guardRevision)
+	var revision int64
+	err := row.Scan(&revision)
+	return revision, err
 }
 
 const insertKeys = `-- name: InsertKeys :many
@@ -74,72 +86,98 @@ WITH input AS (
         unnest($9::bigint[]) AS delay_ms, unnest($10::int[]) AS timeout_ms,
         unnest($11::int[]) AS max_retries, unnest($12::text[]) AS retry_policy,
         unnest($13::text[]) AS scope, unnest($14::text[]) AS key, unnest($15::smallint[]) AS given,
-        unnest($16::text[]) AS trace_id
+        unnest($16::text[]) AS trace_id, unnest($17::timestamptz[]) AS expires_at,
+        unnest($18::bigint[]) AS start_within_ms, unnest($19::int[]) AS heartbeat_timeout_ms,
+        unnest($20::text[]) AS requested_by, unnest($21::boolean[]) AS guarded, unnest($22::int[]) AS dependencies,
+        unnest($23::text[]) AS on_dependency_failure, unnest($24::text[]) AS dependencies_digest,
+        unnest($25::uuid[]) AS graph_id, unnest($26::uuid[]) AS schedule_id
 ), queues AS (
     SELECT q.queue, q.after_id, q.room AND NOT EXISTS (
         SELECT 1 FROM tasks t WHERE t.queue = q.queue AND t.due_at IS NOT NULL AND t.due_at <= now()) AS direct
-    FROM (SELECT unnest($17::text[]) AS queue, unnest($18::text[]) AS after_id, unnest($19::boolean[]) AS room) q
+    FROM (SELECT unnest($27::text[]) AS queue, unnest($28::text[]) AS after_id, unnest($29::boolean[]) AS room) q
 ), timed AS (
-    SELECT i.id, i.name, i.tenant, i.queue, i.type, i.payload, i.schedule_type, i.scheduled_at, i.delay_ms, i.timeout_ms, i.max_retries, i.retry_policy, i.scope, i.key, i.given, i.trace_id, CASE
+    SELECT i.id, i.name, i.tenant, i.queue, i.type, i.payload, i.schedule_type, i.scheduled_at, i.delay_ms, i.timeout_ms, i.max_retries, i.retry_policy, i.scope, i.key, i.given, i.trace_id, i.expires_at, i.start_within_ms, i.heartbeat_timeout_ms, i.requested_by, i.guarded, i.dependencies, i.on_dependency_failure, i.dependencies_digest, i.graph_id, i.schedule_id, CASE
         WHEN i.schedule_type = 'at' AND i.scheduled_at > now() THEN i.scheduled_at
         WHEN i.schedule_type = 'delay' AND i.delay_ms > 0 THEN now() + i.delay_ms * interval '1 millisecond'
         END AS later
-    FROM input i
+    FROM input i WHERE (SELECT g.revision FROM guard_state g) = $30::bigint
+), bounded AS (
+    SELECT t.id, t.name, t.tenant, t.queue, t.type, t.payload, t.schedule_type, t.scheduled_at, t.delay_ms, t.timeout_ms, t.max_retries, t.retry_policy, t.scope, t.key, t.given, t.trace_id, t.expires_at, t.start_within_ms, t.heartbeat_timeout_ms, t.requested_by, t.guarded, t.dependencies, t.on_dependency_failure, t.dependencies_digest, t.graph_id, t.schedule_id, t.later, CASE
+        WHEN t.start_within_ms > 0 THEN COALESCE(t.later, now()) + t.start_within_ms * interval '1 millisecond'
+        ELSE NULLIF(t.expires_at, '0001-01-01 00:00:00Z'::timestamptz) END AS ends
+    FROM timed t
 ), ins AS (
     INSERT INTO tasks (id, name, tenant, queue, type, state, max_retries, schedule_type, scheduled_at, delay_ms,
-        timeout_ms, due_at, retry_policy, idempotency_scope, idempotency_key, given, trace_id, payload)
+        timeout_ms, due_at, retry_policy, idempotency_scope, idempotency_key, given, trace_id, payload,
+        expires_at, start_within_ms, heartbeat_timeout_ms, requested_by, start_at, graph_id, open_dependencies,
+        on_dependency_failure, dependencies_digest, schedule_id)
     SELECT i.id, NULLIF(i.name, ''), i.tenant, i.queue, i.type,
-        CASE WHEN i.later IS NULL THEN 'queued' ELSE 'pending' END, i.max_retries, i.schedule_type,
+        CASE WHEN i.guarded THEN 'waiting_approval' WHEN i.later IS NULL AND i.dependencies = 0 AND i.schedule_id = '00000000-0000-0000-0000-000000000000'::uuid THEN 'queued' ELSE 'pending' END, i.max_retries, i.schedule_type,
         CASE WHEN i.schedule_type = 'at' THEN i.scheduled_at END,
         CASE WHEN i.schedule_type = 'delay' THEN i.delay_ms END, i.timeout_ms,
-        COALESCE(i.later, CASE WHEN NOT q.direct THEN now() END), NULLIF(i.retry_policy, '')::json, i.scope, NULLIF(i.key, ''),
-        i.given, i.trace_id, i.payload::json
-    FROM timed i JOIN queues q ON q.queue = i.queue
+        CASE WHEN NOT i.guarded AND i.dependencies = 0 THEN COALESCE(i.later, CASE WHEN NOT q.direct OR i.ends <= now() THEN now() END) END, NULLIF(i.retry_policy, '')::json, i.scope, NULLIF(i.key, ''),
+        i.given, i.trace_id, i.payload::json, i.ends, NULLIF(i.start_within_ms, 0), NULLIF(i.heartbeat_timeout_ms, 0),
+        i.requested_by, i.later, NULLIF(i.graph_id, '00000000-0000-0000-0000-000000000000'::uuid), i.dependencies, NULLIF(i.on_dependency_failure, ''),
+        NULLIF(i.dependencies_digest, ''), NULLIF(i.schedule_id, '00000000-0000-0000-0000-000000000000'::uuid)
+    FROM bounded i JOIN queues q ON q.queue = i.queue
     ORDER BY i.id
     ON CONFLICT (id) DO NOTHING
-    RETURNING id, name, queue, state, idempotency_key, trace_id, due_at, schedule_type, scheduled_at, created_at
+    RETURNING id, name, queue, state, idempotency_key, trace_id, due_at, schedule_type, scheduled_at, created_at, expires_at, start_at, open_dependencies, schedule_id
 ), ev AS (
     INSERT INTO event_log (task_id, seq, type, status, attempt, delivery, idempotency_key, actor, trace_id, data, occurred_at)
     SELECT id, 1, 'task.created', state, 1, 1, COALESCE(idempotency_key, name), 'api', trace_id,
-        CASE WHEN state = 'pending' THEN json_build_object('due_at', due_at)
+        CASE WHEN schedule_id IS NOT NULL THEN json_strip_nulls(json_build_object('schedule_id', schedule_id, 'fire_at', scheduled_at, 'due_at', start_at))
+             WHEN open_dependencies > 0 THEN json_strip_nulls(json_build_object('start_at', start_at, 'dependencies', open_dependencies))
+             WHEN start_at IS NOT NULL THEN json_build_object('due_at', start_at)
              WHEN schedule_type = 'at' THEN json_build_object('scheduled_at', scheduled_at, 'past', true) END, created_at
     FROM ins
 ), outbox AS (
     INSERT INTO dispatch_outbox (owner, queue, after_id, task_ids, deliveries)
-    SELECT $20::uuid, i.queue, q.after_id, array_agg(i.id), array_agg(1::bigint)
+    SELECT $31::uuid, i.queue, q.after_id, array_agg(i.id), array_agg(1::bigint)
     FROM ins i JOIN queues q ON q.queue = i.queue
-    WHERE i.due_at IS NULL
+    WHERE i.due_at IS NULL AND i.state = 'queued'
     GROUP BY i.queue, q.after_id
     RETURNING id, queue
 ), done AS (
-    DELETE FROM dispatch_outbox d WHERE d.id = ANY($21::bigint[])
+    DELETE FROM dispatch_outbox d WHERE d.id = ANY($32::bigint[])
 )
-SELECT i.id, i.state, i.created_at, (i.due_at IS NULL)::boolean AS direct, COALESCE(i.due_at, i.created_at)::timestamptz AS due_at, COALESCE(o.id, 0)::bigint AS outbox_id
-FROM ins i LEFT JOIN outbox o ON o.queue = i.queue AND i.due_at IS NULL
+SELECT i.id, i.state, i.created_at, (i.due_at IS NULL AND i.state = 'queued')::boolean AS direct, COALESCE(i.due_at, i.created_at)::timestamptz AS due_at, COALESCE(o.id, 0)::bigint AS outbox_id, i.expires_at, i.start_at
+FROM ins i LEFT JOIN outbox o ON o.queue = i.queue AND i.due_at IS NULL AND i.state = 'queued'
 `
 
 type InsertTasksParams struct {
-	Ids           []pgid.ID
-	Names         []string
-	Tenants       []string
-	Queues        []string
-	Types         []string
-	Payloads      []string
-	ScheduleTypes []string
-	ScheduledAts  []time.Time
-	DelayMss      []int64
-	TimeoutMss    []int32
-	MaxRetriess   []int32
-	RetryPolicies []string
-	Scopes        []string
-	Keys          []string
-	Givens        []int16
-	TraceIds      []string
-	StreamQueues  []string
-	AfterIds      []string
-	Rooms         []bool
-	Owner         pgid.ID
-	DoneOutbox    []int64
+	Ids                  []pgid.ID
+	Names                []string
+	Tenants              []string
+	Queues               []string
+	Types                []string
+	Payloads             []string
+	ScheduleTypes        []string
+	ScheduledAts         []time.Time
+	DelayMss             []int64
+	TimeoutMss           []int32
+	MaxRetriess          []int32
+	RetryPolicies        []string
+	Scopes               []string
+	Keys                 []string
+	Givens               []int16
+	TraceIds             []string
+	ExpiresAts           []time.Time
+	StartWithinMss       []int64
+	HeartbeatTimeoutMss  []int32
+	RequestedBys         []string
+	Guardeds             []bool
+	Dependencies         []int32
+	OnDependencyFailures []string
+	DependenciesDigests  []string
+	GraphIds             []pgid.ID
+	ScheduleIds          []pgid.ID
+	StreamQueues         []string
+	AfterIds             []string
+	Rooms                []bool
+	GuardRevision        int64
+	Owner                pgid.ID
+	DoneOutbox           []int64
 }
 
 type InsertTasksRow struct {
@@ -149,12 +187,17 @@ type InsertTasksRow struct {
 	Direct    bool
 	DueAt     time.Time
 	OutboxID  int64
+	ExpiresAt pgtype.Timestamptz
+	StartAt   pgtype.Timestamptz
 }
 
 // Stores new tasks with their first event, and the outbox rows of those that
 // may go straight to their stream, in one statement. A task goes straight if
 // the caller allows it for its queue and no due task of the queue waits in
-// Postgres. Ids that exist already are left out of the result.
+// Postgres. Ids that exist already are left out of the result; so are all if the
+// guard's rules are not those of guard_revision any more. A guarded task waits for
+// a person, one with dependencies for other tasks. One that a schedule makes is
+// pending even if it is due: a guard is asked when it is dispatched.
 func (q *Queries) InsertTasks(ctx context.Context, arg InsertTasksParams) ([]*InsertTasksRow, error) {
 	rows, err := q.db.Query(ctx, insertTasks,
 		arg.Ids,
@@ -173,9 +216,20 @@ func (q *Queries) InsertTasks(ctx context.Context, arg InsertTasksParams) ([]*In
 		arg.Keys,
 		arg.Givens,
 		arg.TraceIds,
+		arg.ExpiresAts,
+		arg.StartWithinMss,
+		arg.HeartbeatTimeoutMss,
+		arg.RequestedBys,
+		arg.Guardeds,
+		arg.Dependencies,
+		arg.OnDependencyFailures,
+		arg.DependenciesDigests,
+		arg.GraphIds,
+		arg.ScheduleIds,
 		arg.StreamQueues,
 		arg.AfterIds,
 		arg.Rooms,
+		arg.GuardRevision,
 		arg.Owner,
 		arg.DoneOutbox,
 	)
@@ -193,6 +247,8 @@ func (q *Queries) InsertTasks(ctx context.Context, arg InsertTasksParams) ([]*In
 			&i.Direct,
 			&i.DueAt,
 			&i.OutboxID,
+			&i.ExpiresAt,
+			&i.StartAt,
 		); err != nil {
 			return nil, err
 		}
@@ -204,8 +260,69 @@ func (q *Queries) InsertTasks(ctx context.Context, arg InsertTasksParams) ([]*In
 	return items, nil
 }
 
+const noteTenants = `-- name: NoteTenants :many
+INSERT INTO tenants (name) SELECT u.name FROM (SELECT DISTINCT unnest($1::text[]) AS name) u ORDER BY u.name
+ON CONFLICT DO NOTHING RETURNING name
+`
+
+// Notes tenants in order of name and returns those that were not known.
+func (q *Queries) NoteTenants(ctx context.Context, names []string) ([]string, error) {
+	rows, err := q.db.Query(ctx, noteTenants, names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		items = append(items, name)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const scopeOwners = `-- name: ScopeOwners :many
+SELECT u.scope::text AS scope, COALESCE(n.name, o.tenant)::text AS tenant FROM (SELECT unnest($1::text[]) AS scope) u
+LEFT JOIN tenants n ON n.name = u.scope
+LEFT JOIN LATERAL (
+    SELECT t.tenant FROM idempotency_keys k JOIN tasks t ON t.id = k.task_id WHERE k.scope = u.scope ORDER BY k.scope, k.key LIMIT 1) o ON true
+WHERE COALESCE(n.name, o.tenant) IS NOT NULL
+`
+
+type ScopeOwnersRow struct {
+	Scope  string
+	Tenant string
+}
+
+// Whose each scope is, if anybody's: the tenant's of that name, else that of a
+// task with a key in it; all have the same.
+func (q *Queries) ScopeOwners(ctx context.Context, scopes []string) ([]*ScopeOwnersRow, error) {
+	rows, err := q.db.Query(ctx, scopeOwners, scopes)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*ScopeOwnersRow
+	for rows.Next() {
+		var i ScopeOwnersRow
+		if err := rows.Scan(&i.Scope, &i.Tenant); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const tasksByID = `-- name: TasksByID :many
-SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.schedule_type, t.scheduled_at, t.delay_ms, t.timeout_ms, t.due_at, t.next_retry_at, t.retry_policy, t.idempotency_scope, t.idempotency_key, t.given, t.trace_id, t.payload, t.result, t.last_error_code, t.last_error_reason, t.worker_id, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.created_at, t.updated_at, t.started_at, t.finished_at FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.schedule_type, t.scheduled_at, t.delay_ms, t.timeout_ms, t.due_at, t.next_retry_at, t.retry_policy, t.idempotency_scope, t.idempotency_key, t.given, t.trace_id, t.payload, t.result, t.last_error_code, t.last_error_reason, t.worker_id, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.created_at, t.updated_at, t.started_at, t.finished_at, t.origin_dlq_id, t.effect_key, t.expires_at, t.start_within_ms, t.heartbeat_timeout_ms, t.heartbeat_at, t.progress, t.unknown_since, t.requested_by, t.start_at, t.graph_id, t.open_dependencies, t.on_dependency_failure, t.dependencies_digest, t.has_dependants, t.schedule_id, t.approvals, t.also_requested_by, t.effect_own, t.rescheduled_by, t.asked_schedule FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
 `
 
 func (q *Queries) TasksByID(ctx context.Context, ids []pgid.ID) ([]*Task, error) {
@@ -252,6 +369,27 @@ func (q *Queries) TasksByID(ctx context.Context, ids []pgid.ID) ([]*Task, error)
 			&i.UpdatedAt,
 			&i.StartedAt,
 			&i.FinishedAt,
+			&i.OriginDlqID,
+			&i.EffectKey,
+			&i.ExpiresAt,
+			&i.StartWithinMs,
+			&i.HeartbeatTimeoutMs,
+			&i.HeartbeatAt,
+			&i.Progress,
+			&i.UnknownSince,
+			&i.RequestedBy,
+			&i.StartAt,
+			&i.GraphID,
+			&i.OpenDependencies,
+			&i.OnDependencyFailure,
+			&i.DependenciesDigest,
+			&i.HasDependants,
+			&i.ScheduleID,
+			&i.Approvals,
+			&i.AlsoRequestedBy,
+			&i.EffectOwn,
+			&i.RescheduledBy,
+			&i.AskedSchedule,
 		); err != nil {
 			return nil, err
 		}
@@ -264,7 +402,7 @@ func (q *Queries) TasksByID(ctx context.Context, ids []pgid.ID) ([]*Task, error)
 }
 
 const tasksByKey = `-- name: TasksByKey :many
-SELECT k.scope AS key_scope, k.key AS key_key, t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.schedule_type, t.scheduled_at, t.delay_ms, t.timeout_ms, t.due_at, t.next_retry_at, t.retry_policy, t.idempotency_scope, t.idempotency_key, t.given, t.trace_id, t.payload, t.result, t.last_error_code, t.last_error_reason, t.worker_id, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.created_at, t.updated_at, t.started_at, t.finished_at
+SELECT k.scope AS key_scope, k.key AS key_key, t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.schedule_type, t.scheduled_at, t.delay_ms, t.timeout_ms, t.due_at, t.next_retry_at, t.retry_policy, t.idempotency_scope, t.idempotency_key, t.given, t.trace_id, t.payload, t.result, t.last_error_code, t.last_error_reason, t.worker_id, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.created_at, t.updated_at, t.started_at, t.finished_at, t.origin_dlq_id, t.effect_key, t.expires_at, t.start_within_ms, t.heartbeat_timeout_ms, t.heartbeat_at, t.progress, t.unknown_since, t.requested_by, t.start_at, t.graph_id, t.open_dependencies, t.on_dependency_failure, t.dependencies_digest, t.has_dependants, t.schedule_id, t.approvals, t.also_requested_by, t.effect_own, t.rescheduled_by, t.asked_schedule
 FROM idempotency_keys k JOIN tasks t ON t.id = k.task_id
 WHERE (k.scope, k.key) IN (SELECT unnest($1::text[]), unnest($2::text[]))
 `
@@ -321,6 +459,27 @@ func (q *Queries) TasksByKey(ctx context.Context, scopes []string, keys []string
 			&i.Task.UpdatedAt,
 			&i.Task.StartedAt,
 			&i.Task.FinishedAt,
+			&i.Task.OriginDlqID,
+			&i.Task.EffectKey,
+			&i.Task.ExpiresAt,
+			&i.Task.StartWithinMs,
+			&i.Task.HeartbeatTimeoutMs,
+			&i.Task.HeartbeatAt,
+			&i.Task.Progress,
+			&i.Task.UnknownSince,
+			&i.Task.RequestedBy,
+			&i.Task.StartAt,
+			&i.Task.GraphID,
+			&i.Task.OpenDependencies,
+			&i.Task.OnDependencyFailure,
+			&i.Task.DependenciesDigest,
+			&i.Task.HasDependants,
+			&i.Task.ScheduleID,
+			&i.Task.Approvals,
+			&i.Task.AlsoRequestedBy,
+			&i.Task.EffectOwn,
+			&i.Task.RescheduledBy,
+			&i.Task.AskedSchedule,
 		); err != nil {
 			return nil, err
 		}

@@ -11,6 +11,63 @@ import (
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 )
 
+type Alert struct {
+	Kind      string
+	Tenant    string
+	ID        pgid.ID
+	Seq       int32
+	Firing    bool
+	Since     time.Time
+	SeenAt    time.Time
+	Value     float64
+	Threshold float64
+}
+
+type AlertRound struct {
+	One          bool
+	ClaimedUntil time.Time
+	EvaluatedAt  pgtype.Timestamptz
+	TookMs       int64
+	Tasks        []byte
+}
+
+type Approval struct {
+	ID           pgid.ID
+	TaskID       pgid.ID
+	Tenant       string
+	Kind         string
+	Name         string
+	RuleRevision *int64
+	Digest       string
+	Required     int32
+	Approvers    []string
+	Requesters   []string
+	Prompt       *string
+	RuleError    *string
+	EffectScope  *string
+	EffectKey    *string
+	EffectName   *string
+	Status       string
+	RequestedAt  time.Time
+	ExpiresAt    time.Time
+	DecidedAt    pgtype.Timestamptz
+	DecidedBy    *string
+	Decision     *string
+}
+
+type ApprovalVote struct {
+	ApprovalID pgid.ID
+	Principal  string
+	Requesters []string
+	Reason     string
+	At         time.Time
+}
+
+type DependencySettlement struct {
+	UpstreamID pgid.ID
+	CreatedAt  time.Time
+}
+
 type Deployment struct {
 	One       bool
 	ID        pgid.ID
@@ -28,22 +85,114 @@ type DispatchOutbox struct {
 	CreatedAt  time.Time
 }
 
+type DlqBatch struct {
+	ID             pgid.ID
+	Kind           string
+	Status         string
+	Filter         []byte
+	Again          bool
+	Original       bool
+	Digest         string
+	Total          int32
+	Done           int32
+	Skipped        int32
+	Rate           int32
+	NextAt         time.Time
+	Reason         string
+	CreatedBy      string
+	DecidedBy      *string
+	DecisionReason *string
+	ControlledBy   *string
+	CreatedAt      time.Time
+	ExpiresAt      pgtype.Timestamptz
+	StartedAt      pgtype.Timestamptz
+	FinishedAt     pgtype.Timestamptz
+	StartedBy      []string
+}
+
+type DlqBatchItem struct {
+	BatchID pgid.ID
+	DlqID   pgid.ID
+	Status  string
+	TaskID  *pgid.ID
+	Detail  *string
+}
+
+type DlqEdit struct {
+	DlqID     pgid.ID
+	Revision  int32
+	Payload   []byte
+	Diff      []byte
+	Principal string
+	Reason    string
+	CreatedAt time.Time
+}
+
 type DlqItem struct {
-	DlqID      pgid.ID
-	TaskID     *pgid.ID
-	Tenant     string
-	Queue      *string
-	Type       *string
-	Payload    []byte
-	ErrorCode  string
-	Error      string
-	RetryCount int32
-	FailedAt   time.Time
-	Stream     *string
-	MessageID  *string
-	Raw        []byte
-	CreatedAt  time.Time
-	RecordedAt pgtype.Timestamptz
+	DlqID              pgid.ID
+	TaskID             *pgid.ID
+	Tenant             string
+	Queue              *string
+	Type               *string
+	Payload            []byte
+	ErrorCode          string
+	Error              string
+	RetryCount         int32
+	FailedAt           time.Time
+	Stream             *string
+	MessageID          *string
+	Raw                []byte
+	CreatedAt          time.Time
+	RecordedAt         pgtype.Timestamptz
+	Status             string
+	Fingerprint        string
+	Errors             []byte
+	EntryID            *string
+	Revision           int32
+	EditedPayload      []byte
+	Requeues           int32
+	SettledAt          pgtype.Timestamptz
+	DiscardBatchID     *pgid.ID
+	DiscardReason      *string
+	DiscardProposedBy  *string
+	DiscardConfirmedBy *string
+	EventSeq           int32
+	TaskRemovedAt      pgtype.Timestamptz
+}
+
+type DlqRequeue struct {
+	DlqID         pgid.ID
+	N             int32
+	TaskID        pgid.ID
+	Revision      int32
+	Principal     string
+	BatchID       *pgid.ID
+	CreatedAt     time.Time
+	TaskRemovedAt pgtype.Timestamptz
+}
+
+type Effect struct {
+	Scope            string
+	Key              string
+	Name             string
+	State            string
+	Token            pgid.ID
+	TaskID           pgid.ID
+	Delivery         int64
+	WorkerID         string
+	Users            []pgid.ID
+	Runs             int32
+	ReservedAt       time.Time
+	DoneAt           pgtype.Timestamptz
+	Result           []byte
+	ResultNote       *string
+	Resolution       *string
+	ResolvedBy       *string
+	ResolutionReason *string
+	ResolvedAt       pgtype.Timestamptz
+	Conflicts        int32
+	History          []byte
+	UpdatedAt        time.Time
 }
 
 type EventHorizon struct {
@@ -121,6 +270,40 @@ type EventLogNamed struct {
 	Xid            pgtype.Uint64
 }
 
+type GuardRule struct {
+	Name        string
+	Expression  string
+	Required    int32
+	Approvers   []string
+	TimeoutMs   int64
+	Enabled     bool
+	Description string
+	Source      string
+	Revision    int64
+	ChangedAt   time.Time
+	ChangedBy   string
+}
+
+type GuardRuleRevision struct {
+	Name        string
+	Revision    int64
+	Deleted     bool
+	Expression  string
+	Required    int32
+	Approvers   []string
+	TimeoutMs   int64
+	Enabled     bool
+	Description string
+	Source      string
+	ChangedAt   time.Time
+	ChangedBy   string
+}
+
+type GuardState struct {
+	One      bool
+	Revision int64
+}
+
 type IdempotencyKey struct {
 	Scope     string
 	Key       string
@@ -136,41 +319,177 @@ type Instance struct {
 	SeenAt    time.Time
 }
 
+// Gate B-2's jobs. Filter by job_id, or by task_state for work that is not finished.
+type Job struct {
+	JobID          pgid.ID
+	TenantID       string
+	JobType        string
+	Status         string
+	RetryCount     int32
+	IdempotencyKey *string
+	TraceID        string
+	ErrorCode      interface{}
+	PayloadJson    []byte
+	CreatedAt      time.Time
+	UpdatedAt      time.Time
+	TaskName       *string
+	TaskState      string
+	Queue          string
+}
+
+type RedisEpoch struct {
+	One          bool
+	ID           *pgid.ID
+	Generation   int64
+	Confirmed    int64
+	Server       string
+	Cluster      string
+	Lost         *string
+	LostAt       pgtype.Timestamptz
+	LostEpoch    string
+	Floor        *int64
+	Redispatched int64
+	Interrupted  int64
+	DeadLetters  int64
+}
+
+// P3C's run.status.changed. Filter by task_id.
+type RunEvent struct {
+	EventID    interface{}
+	EventType  string
+	TaskID     pgid.ID
+	Seq        int32
+	Payload    []byte
+	TraceID    string
+	OccurredAt time.Time
+}
+
+type Schedule struct {
+	ID         pgid.ID
+	Tenant     string
+	Name       string
+	Cron       *string
+	EveryMs    *int64
+	Timezone   string
+	Anchor     time.Time
+	StartAt    pgtype.Timestamptz
+	EndAt      pgtype.Timestamptz
+	Task       []byte
+	Missed     string
+	MissedMax  int32
+	Overlap    string
+	Paused     bool
+	NextFireAt pgtype.Timestamptz
+	LastFireAt pgtype.Timestamptz
+	Revision   int64
+	CreatedBy  string
+	ChangedBy  []string
+	CreatedAt  time.Time
+	UpdatedAt  time.Time
+}
+
+type ScheduleFire struct {
+	ScheduleID pgid.ID
+	FireAt     time.Time
+	Until      time.Time
+	Kind       string
+	Result     string
+	TaskID     *pgid.ID
+	Error      *string
+	FiredAt    time.Time
+}
+
 type Task struct {
-	ID               pgid.ID
-	Name             *string
-	Tenant           string
-	Queue            string
-	Type             string
-	State            string
-	Attempt          int32
-	MaxRetries       int32
-	Delivery         int64
-	Interruptions    int32
-	EventSeq         int32
-	ScheduleType     string
-	ScheduledAt      pgtype.Timestamptz
-	DelayMs          *int64
-	TimeoutMs        int32
-	DueAt            pgtype.Timestamptz
-	NextRetryAt      pgtype.Timestamptz
-	RetryPolicy      []byte
-	IdempotencyScope string
-	IdempotencyKey   *string
-	Given            int16
-	TraceID          string
-	Payload          []byte
-	Result           []byte
-	LastErrorCode    *string
-	LastErrorReason  *string
-	WorkerID         *string
-	AppliedKind      *string
-	AppliedDelivery  int64
-	RejectedDelivery int64
-	CreatedAt        time.Time
-	UpdatedAt        time.Time
-	StartedAt        pgtype.Timestamptz
-	FinishedAt       pgtype.Timestamptz
+	ID                  pgid.ID
+	Name                *string
+	Tenant              string
+	Queue               string
+	Type                string
+	State               string
+	Attempt             int32
+	MaxRetries          int32
+	Delivery            int64
+	Interruptions       int32
+	EventSeq            int32
+	ScheduleType        string
+	ScheduledAt         pgtype.Timestamptz
+	DelayMs             *int64
+	TimeoutMs           int32
+	DueAt               pgtype.Timestamptz
+	NextRetryAt         pgtype.Timestamptz
+	RetryPolicy         []byte
+	IdempotencyScope    string
+	IdempotencyKey      *string
+	Given               int16
+	TraceID             string
+	Payload             []byte
+	Result              []byte
+	LastErrorCode       *string
+	LastErrorReason     *string
+	WorkerID            *string
+	AppliedKind         *string
+	AppliedDelivery     int64
+	RejectedDelivery    int64
+	CreatedAt           time.Time
+	UpdatedAt           time.Time
+	StartedAt           pgtype.Timestamptz
+	FinishedAt          pgtype.Timestamptz
+	OriginDlqID         *pgid.ID
+	EffectKey           *string
+	ExpiresAt           pgtype.Timestamptz
+	StartWithinMs       *int64
+	HeartbeatTimeoutMs  *int32
+	HeartbeatAt         pgtype.Timestamptz
+	Progress            []byte
+	UnknownSince        pgtype.Timestamptz
+	RequestedBy         string
+	StartAt             pgtype.Timestamptz
+	GraphID             *pgid.ID
+	OpenDependencies    int32
+	OnDependencyFailure *string
+	DependenciesDigest  *string
+	HasDependants       bool
+	ScheduleID          *pgid.ID
+	Approvals           []byte
+	AlsoRequestedBy     []string
+	EffectOwn           bool
+	RescheduledBy       []string
+	AskedSchedule       []byte
+}
+
+type TaskClone struct {
+	TaskID    pgid.ID
+	CloneID   pgid.ID
+	DlqID     pgid.ID
+	CreatedAt time.Time
+}
+
+type TaskDependency struct {
+	TaskID     pgid.ID
+	UpstreamID pgid.ID
+	Position   int32
+	Name       string
+	Settled    bool
+}
+
+// P3C's runs: one row for each attempt of a task. Filter by task_id, or by task_state.
+type TaskRun struct {
+	RunID          interface{}
+	TaskID         pgid.ID
+	Attempt        interface{}
+	RunStatus      interface{}
+	IdempotencyKey interface{}
+	NextRetryAt    interface{}
+	ErrorCode      interface{}
+	Reason         interface{}
+	CreatedAt      interface{}
+	StartedAt      interface{}
+	FinishedAt     interface{}
+	WorkerID       interface{}
+	TraceID        string
+	TaskName       *string
+	Tenant         string
+	TaskState      string
 }
 
 type TasksDefault struct {
@@ -245,4 +564,62 @@ type TasksNamed struct {
 	UpdatedAt        time.Time
 	StartedAt        pgtype.Timestamptz
 	FinishedAt       pgtype.Timestamptz
+}
+
+type Tenant struct {
+	Name string
+}
+
+type Tombstone struct {
+	TaskID    pgid.ID
+	Delivery  int64
+	Queue     string
+	CreatedAt time.Time
+	Told      bool
+}
+
+type Worker struct {
+	ID          string
+	Host        string
+	Pid         int32
+	Version     string
+	Queues      []string
+	Concurrency int32
+	Running     int32
+	Stuck       int32
+	StartedAt   time.Time
+	SeenAt      time.Time
+	IntervalMs  int64
+	DrainAt     pgtype.Timestamptz
+	DrainBy     *string
+}
+
+// ASTER's events. Filter by workflow_id, and attempt_number.
+type WorkflowEvent struct {
+	WorkflowID     pgid.ID
+	Sequence       int64
+	EventType      interface{}
+	AttemptNumber  int32
+	BackoffDelayMs *int64
+	FailureReason  interface{}
+	Payload        []byte
+	Timestamp      time.Time
+	TaskID         pgid.ID
+	TaskSequence   int32
+	EventID        interface{}
+	ErrorCode      *string
+	TraceID        string
+	Tenant         string
+}
+
+// ASTER's workflow state with its retry context. Filter by workflow_id.
+type WorkflowState struct {
+	WorkflowID   pgid.ID
+	Status       string
+	Tasks        int64
+	OpenTasks    int64
+	RetryContext []byte
+	CreatedAt    time.Time
+	UpdatedAt    time.Time
+	Tenant       string
 }

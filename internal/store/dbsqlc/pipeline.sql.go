@@ -15,7 +15,7 @@ import (
 
 const candidates = `-- name: Candidates :many
 SELECT t.id, t.queue, t.state, t.delivery FROM tasks t
-WHERE t.state IN ('queued', 'retrying', 'running') AND t.due_at IS NULL
+WHERE t.state IN ('queued', 'retrying', 'running') AND t.due_at IS NULL AND t.queue <> 'internal-jobs'
     AND NOT EXISTS (SELECT 1 FROM dispatch_outbox o WHERE t.id = ANY(o.task_ids))
 ORDER BY t.id
 `
@@ -54,8 +54,11 @@ func (q *Queries) Candidates(ctx context.Context) ([]*CandidatesRow, error) {
 }
 
 const candidatesAmong = `-- name: CandidatesAmong :many
-SELECT t.id, t.queue, t.state, t.delivery FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
-WHERE t.state IN ('queued', 'retrying', 'running') AND t.due_at IS NULL
+WITH t AS MATERIALIZED (
+    SELECT t.id, t.queue, t.state, t.delivery, t.due_at FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+)
+SELECT t.id, t.queue, t.state, t.delivery FROM t
+WHERE t.state IN ('queued', 'retrying', 'running') AND t.due_at IS NULL AND t.queue <> 'internal-jobs'
     AND NOT EXISTS (SELECT 1 FROM dispatch_outbox o WHERE t.id = ANY(o.task_ids))
 ORDER BY t.id
 `
@@ -67,6 +70,8 @@ type CandidatesAmongRow struct {
 	Delivery int64
 }
 
+// Those of some tasks that must be somewhere in Redis. The ids come first: by
+// the states, all live tasks would be read.
 func (q *Queries) CandidatesAmong(ctx context.Context, ids []pgid.ID) ([]*CandidatesAmongRow, error) {
 	rows, err := q.db.Query(ctx, candidatesAmong, ids)
 	if err != nil {
@@ -109,6 +114,7 @@ WITH RECURSIVE q AS (
         SELECT t.queue, t.due_at FROM tasks t WHERE t.due_at IS NOT NULL AND t.queue > q.queue ORDER BY t.queue, t.due_at LIMIT 1) n
 )
 SELECT q.queue, q.due_at::timestamptz AS due_at, (extract(epoch FROM q.due_at - clock_timestamp()) * 1000)::double precision AS wait_ms FROM q
+WHERE q.queue <> 'internal-jobs'
 `
 
 type DueQueuesRow struct {
@@ -118,6 +124,7 @@ type DueQueuesRow struct {
 }
 
 // The earliest due time of each queue that has tasks waiting in Postgres.
+// Left out, here and below: 'internal-jobs', whose jobs are moved by hand only.
 func (q *Queries) DueQueues(ctx context.Context) ([]*DueQueuesRow, error) {
 	rows, err := q.db.Query(ctx, dueQueues)
 	if err != nil {
@@ -166,52 +173,6 @@ func (q *Queries) GetDeployment(ctx context.Context) (*GetDeploymentRow, error) 
 	return &i, err
 }
 
-const insertDeadEntries = `-- name: InsertDeadEntries :exec
-INSERT INTO dlq_items (dlq_id, tenant, error_code, error, retry_count, failed_at, stream, message_id, raw, recorded_at)
-SELECT d.dlq_id, 'default', d.code, d.error, 0, d.failed_at, d.stream, d.message_id, NULLIF(d.raw, '')::json, now()
-FROM (SELECT unnest($1::uuid[]) AS dlq_id, unnest($2::text[]) AS code, unnest($3::text[]) AS error,
-    unnest($4::timestamptz[]) AS failed_at, unnest($5::text[]) AS stream,
-    unnest($6::text[]) AS message_id, unnest($7::text[]) AS raw) d
-ON CONFLICT (dlq_id) DO NOTHING
-`
-
-type InsertDeadEntriesParams struct {
-	DlqIds     []pgid.ID
-	Codes      []string
-	Errors     []string
-	FailedAts  []time.Time
-	Streams    []string
-	MessageIds []string
-	Raws       []string
-}
-
-// Keeps stream entries that are no task.
-func (q *Queries) InsertDeadEntries(ctx context.Context, arg InsertDeadEntriesParams) error {
-	_, err := q.db.Exec(ctx, insertDeadEntries,
-		arg.DlqIds,
-		arg.Codes,
-		arg.Errors,
-		arg.FailedAts,
-		arg.Streams,
-		arg.MessageIds,
-		arg.Raws,
-	)
-	return err
-}
-
-const insertDeadTasks = `-- name: InsertDeadTasks :exec
-INSERT INTO dlq_items (dlq_id, task_id, tenant, queue, type, payload, error_code, error, retry_count, failed_at)
-SELECT d.dlq_id, t.id, t.tenant, t.queue, t.type, t.payload, COALESCE(t.last_error_code, ''), COALESCE(t.last_error_reason, ''), t.attempt - 1, now()
-FROM (SELECT unnest($1::uuid[]) AS dlq_id, unnest($2::uuid[]) AS task_id) d JOIN tasks t ON t.id = d.task_id
-ON CONFLICT (dlq_id) DO NOTHING
-`
-
-// Copies tasks that were given up into dlq_items, one row each.
-func (q *Queries) InsertDeadTasks(ctx context.Context, dlqIds []pgid.ID, taskIds []pgid.ID) error {
-	_, err := q.db.Exec(ctx, insertDeadTasks, dlqIds, taskIds)
-	return err
-}
-
 const insertOutbox = `-- name: InsertOutbox :one
 WITH done AS (DELETE FROM dispatch_outbox d WHERE d.id = ANY($6::bigint[]))
 INSERT INTO dispatch_outbox (owner, queue, after_id, task_ids, deliveries)
@@ -242,8 +203,19 @@ func (q *Queries) InsertOutbox(ctx context.Context, arg InsertOutboxParams) (int
 	return id, err
 }
 
+const insertSettlements = `-- name: InsertSettlements :exec
+INSERT INTO dependency_settlements (upstream_id)
+SELECT u.id FROM (SELECT unnest($1::uuid[]) AS id) u ORDER BY u.id ON CONFLICT DO NOTHING
+`
+
+// Notes tasks that ended and that others depend on.
+func (q *Queries) InsertSettlements(ctx context.Context, ids []pgid.ID) error {
+	_, err := q.db.Exec(ctx, insertSettlements, ids)
+	return err
+}
+
 const liveQueues = `-- name: LiveQueues :many
-SELECT DISTINCT t.queue FROM tasks t WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled')
+SELECT DISTINCT t.queue FROM tasks t WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled') AND t.queue <> 'internal-jobs'
 `
 
 // Queues that have live tasks, and so a stream.
@@ -270,46 +242,70 @@ func (q *Queries) LiveQueues(ctx context.Context) ([]string, error) {
 const lockDue = `-- name: LockDue :many
 SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at, t.next_retry_at,
     t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
-    t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type,
-    clock_timestamp()::timestamptz AS now, t.tenant, t.timeout_ms, octet_length(t.payload::text)::int AS payload_bytes
+    t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type, t.expires_at, t.unknown_since,
+    t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, clock_timestamp()::timestamptz AS now, t.tenant, t.timeout_ms, t.heartbeat_timeout_ms, t.effect_key, t.effect_own, t.idempotency_scope, t.schedule_type, t.scheduled_at, t.delay_ms,
+    t.requested_by, t.schedule_id, t.approvals, octet_length(t.payload::text)::int AS payload_bytes
 FROM tasks t
-WHERE t.queue = $1 AND t.due_at IS NOT NULL AND t.due_at <= now()
-ORDER BY t.due_at, t.id LIMIT $2 FOR UPDATE SKIP LOCKED
+WHERE t.queue = $1 AND t.due_at IS NOT NULL AND t.due_at <= now() + $2::bigint * interval '1 millisecond'
+ORDER BY t.due_at, t.id LIMIT $3 FOR UPDATE SKIP LOCKED
 `
 
-type LockDueRow struct {
-	ID               pgid.ID
-	State            string
-	Attempt          int32
-	MaxRetries       int32
-	Delivery         int64
-	Interruptions    int32
-	EventSeq         int32
-	DueAt            pgtype.Timestamptz
-	NextRetryAt      pgtype.Timestamptz
-	RetryPolicy      []byte
-	AppliedKind      *string
-	AppliedDelivery  int64
-	RejectedDelivery int64
-	WorkerID         *string
-	LastErrorCode    *string
-	LastErrorReason  *string
-	StartedAt        pgtype.Timestamptz
-	FinishedAt       pgtype.Timestamptz
-	TraceID          string
-	Queue            string
-	Name             *string
-	IdempotencyKey   *string
-	Type             string
-	Now              time.Time
-	Tenant           string
-	TimeoutMs        int32
-	PayloadBytes     int32
+type LockDueParams struct {
+	Queue   string
+	AheadMs int64
+	MaxRows int32
 }
 
-// Takes the longest due tasks of a queue that no other replica is taking.
-func (q *Queries) LockDue(ctx context.Context, queue string, maxRows int32) ([]*LockDueRow, error) {
-	rows, err := q.db.Query(ctx, lockDue, queue, maxRows)
+type LockDueRow struct {
+	ID                  pgid.ID
+	State               string
+	Attempt             int32
+	MaxRetries          int32
+	Delivery            int64
+	Interruptions       int32
+	EventSeq            int32
+	DueAt               pgtype.Timestamptz
+	NextRetryAt         pgtype.Timestamptz
+	RetryPolicy         []byte
+	AppliedKind         *string
+	AppliedDelivery     int64
+	RejectedDelivery    int64
+	WorkerID            *string
+	LastErrorCode       *string
+	LastErrorReason     *string
+	StartedAt           pgtype.Timestamptz
+	FinishedAt          pgtype.Timestamptz
+	TraceID             string
+	Queue               string
+	Name                *string
+	IdempotencyKey      *string
+	Type                string
+	ExpiresAt           pgtype.Timestamptz
+	UnknownSince        pgtype.Timestamptz
+	StartAt             pgtype.Timestamptz
+	OpenDependencies    int32
+	HasDependants       bool
+	OnDependencyFailure *string
+	Now                 time.Time
+	Tenant              string
+	TimeoutMs           int32
+	HeartbeatTimeoutMs  *int32
+	EffectKey           *string
+	EffectOwn           bool
+	IdempotencyScope    string
+	ScheduleType        string
+	ScheduledAt         pgtype.Timestamptz
+	DelayMs             *int64
+	RequestedBy         string
+	ScheduleID          *pgid.ID
+	Approvals           []byte
+	PayloadBytes        int32
+}
+
+// Takes the longest due tasks of a queue that no other replica is taking, and
+// those that become due within ahead_ms.
+func (q *Queries) LockDue(ctx context.Context, arg LockDueParams) ([]*LockDueRow, error) {
+	rows, err := q.db.Query(ctx, lockDue, arg.Queue, arg.AheadMs, arg.MaxRows)
 	if err != nil {
 		return nil, err
 	}
@@ -341,9 +337,25 @@ func (q *Queries) LockDue(ctx context.Context, queue string, maxRows int32) ([]*
 			&i.Name,
 			&i.IdempotencyKey,
 			&i.Type,
+			&i.ExpiresAt,
+			&i.UnknownSince,
+			&i.StartAt,
+			&i.OpenDependencies,
+			&i.HasDependants,
+			&i.OnDependencyFailure,
 			&i.Now,
 			&i.Tenant,
 			&i.TimeoutMs,
+			&i.HeartbeatTimeoutMs,
+			&i.EffectKey,
+			&i.EffectOwn,
+			&i.IdempotencyScope,
+			&i.ScheduleType,
+			&i.ScheduledAt,
+			&i.DelayMs,
+			&i.RequestedBy,
+			&i.ScheduleID,
+			&i.Approvals,
 			&i.PayloadBytes,
 		); err != nil {
 			return nil, err
@@ -403,37 +415,43 @@ func (q *Queries) LockOrphanedOutbox(ctx context.Context, ttlMs int64, self pgid
 const lockTasks = `-- name: LockTasks :many
 SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at, t.next_retry_at,
     t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
-    t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type,
-    clock_timestamp()::timestamptz AS now
+    t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type, t.expires_at, t.unknown_since,
+    t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, clock_timestamp()::timestamptz AS now
 FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
 ORDER BY t.id FOR UPDATE OF t
 `
 
 type LockTasksRow struct {
-	ID               pgid.ID
-	State            string
-	Attempt          int32
-	MaxRetries       int32
-	Delivery         int64
-	Interruptions    int32
-	EventSeq         int32
-	DueAt            pgtype.Timestamptz
-	NextRetryAt      pgtype.Timestamptz
-	RetryPolicy      []byte
-	AppliedKind      *string
-	AppliedDelivery  int64
-	RejectedDelivery int64
-	WorkerID         *string
-	LastErrorCode    *string
-	LastErrorReason  *string
-	StartedAt        pgtype.Timestamptz
-	FinishedAt       pgtype.Timestamptz
-	TraceID          string
-	Queue            string
-	Name             *string
-	IdempotencyKey   *string
-	Type             string
-	Now              time.Time
+	ID                  pgid.ID
+	State               string
+	Attempt             int32
+	MaxRetries          int32
+	Delivery            int64
+	Interruptions       int32
+	EventSeq            int32
+	DueAt               pgtype.Timestamptz
+	NextRetryAt         pgtype.Timestamptz
+	RetryPolicy         []byte
+	AppliedKind         *string
+	AppliedDelivery     int64
+	RejectedDelivery    int64
+	WorkerID            *string
+	LastErrorCode       *string
+	LastErrorReason     *string
+	StartedAt           pgtype.Timestamptz
+	FinishedAt          pgtype.Timestamptz
+	TraceID             string
+	Queue               string
+	Name                *string
+	IdempotencyKey      *string
+	Type                string
+	ExpiresAt           pgtype.Timestamptz
+	UnknownSince        pgtype.Timestamptz
+	StartAt             pgtype.Timestamptz
+	OpenDependencies    int32
+	HasDependants       bool
+	OnDependencyFailure *string
+	Now                 time.Time
 }
 
 // Locks tasks in id order for a decision. now is Postgres' clock.
@@ -470,6 +488,12 @@ func (q *Queries) LockTasks(ctx context.Context, ids []pgid.ID) ([]*LockTasksRow
 			&i.Name,
 			&i.IdempotencyKey,
 			&i.Type,
+			&i.ExpiresAt,
+			&i.UnknownSince,
+			&i.StartAt,
+			&i.OpenDependencies,
+			&i.HasDependants,
+			&i.OnDependencyFailure,
 			&i.Now,
 		); err != nil {
 			return nil, err
@@ -480,66 +504,6 @@ func (q *Queries) LockTasks(ctx context.Context, ids []pgid.ID) ([]*LockTasksRow
 		return nil, err
 	}
 	return items, nil
-}
-
-const lockUnrecordedDead = `-- name: LockUnrecordedDead :many
-SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, t.name FROM dlq_items d JOIN tasks t ON t.id = d.task_id
-WHERE d.recorded_at IS NULL
-ORDER BY d.created_at LIMIT 200 FOR UPDATE OF d SKIP LOCKED
-`
-
-type LockUnrecordedDeadRow struct {
-	DlqID      pgid.ID
-	TaskID     *pgid.ID
-	Tenant     string
-	Type       *string
-	Payload    []byte
-	ErrorCode  string
-	Error      string
-	RetryCount int32
-	FailedAt   time.Time
-	Name       *string
-}
-
-// Dead letters of tasks that are not known to be in stream:dlq.
-func (q *Queries) LockUnrecordedDead(ctx context.Context) ([]*LockUnrecordedDeadRow, error) {
-	rows, err := q.db.Query(ctx, lockUnrecordedDead)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []*LockUnrecordedDeadRow
-	for rows.Next() {
-		var i LockUnrecordedDeadRow
-		if err := rows.Scan(
-			&i.DlqID,
-			&i.TaskID,
-			&i.Tenant,
-			&i.Type,
-			&i.Payload,
-			&i.ErrorCode,
-			&i.Error,
-			&i.RetryCount,
-			&i.FailedAt,
-			&i.Name,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, &i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const markDeadRecorded = `-- name: MarkDeadRecorded :exec
-UPDATE dlq_items SET recorded_at = now() WHERE dlq_id = ANY($1::uuid[])
-`
-
-func (q *Queries) MarkDeadRecorded(ctx context.Context, dlqIds []pgid.ID) error {
-	_, err := q.db.Exec(ctx, markDeadRecorded, dlqIds)
-	return err
 }
 
 const oldOutbox = `-- name: OldOutbox :many
@@ -695,27 +659,30 @@ WITH input AS (
         unnest($10::bigint[]) AS applied_delivery, unnest($11::bigint[]) AS rejected_delivery,
         unnest($12::text[]) AS worker_id, unnest($13::text[]) AS code, unnest($14::text[]) AS reason,
         unnest($15::timestamptz[]) AS started_at, unnest($16::timestamptz[]) AS finished_at,
-        unnest($17::text[]) AS result
+        unnest($17::text[]) AS result, unnest($18::timestamptz[]) AS unknown_since,
+        unnest($19::timestamptz[]) AS start_at, unnest($20::int[]) AS open_dependencies
 ), events AS (
     INSERT INTO event_log (task_id, seq, type, previous_status, status, attempt, delivery, idempotency_key, next_retry_at,
         error_code, reason, backoff_delay_ms, actor, worker_id, message_id, trace_id, data, occurred_at)
     SELECT e.task_id, e.seq, e.type, NULLIF(e.previous_status, ''), e.status, e.attempt, e.delivery, NULLIF(e.key, ''),
         NULLIF(e.next_retry_at, '0001-01-01 00:00:00Z'::timestamptz), NULLIF(e.code, ''), NULLIF(e.reason, ''), NULLIF(e.backoff, -1), e.actor, NULLIF(e.worker_id, ''),
         NULLIF(e.message_id, ''), e.trace_id, NULLIF(e.data, '')::json, e.occurred_at
-    FROM (SELECT unnest($18::uuid[]) AS task_id, unnest($19::int[]) AS seq,
-        unnest($20::text[]) AS type, unnest($21::text[]) AS previous_status, unnest($22::text[]) AS status,
-        unnest($23::int[]) AS attempt, unnest($24::bigint[]) AS delivery, unnest($25::text[]) AS key,
-        unnest($26::timestamptz[]) AS next_retry_at, unnest($27::text[]) AS code,
-        unnest($28::text[]) AS reason, unnest($29::bigint[]) AS backoff, unnest($30::text[]) AS actor,
-        unnest($31::text[]) AS worker_id, unnest($32::text[]) AS message_id,
-        unnest($33::text[]) AS trace_id, unnest($34::text[]) AS data,
-        unnest($35::timestamptz[]) AS occurred_at) e
+    FROM (SELECT unnest($21::uuid[]) AS task_id, unnest($22::int[]) AS seq,
+        unnest($23::text[]) AS type, unnest($24::text[]) AS previous_status, unnest($25::text[]) AS status,
+        unnest($26::int[]) AS attempt, unnest($27::bigint[]) AS delivery, unnest($28::text[]) AS key,
+        unnest($29::timestamptz[]) AS next_retry_at, unnest($30::text[]) AS code,
+        unnest($31::text[]) AS reason, unnest($32::bigint[]) AS backoff, unnest($33::text[]) AS actor,
+        unnest($34::text[]) AS worker_id, unnest($35::text[]) AS message_id,
+        unnest($36::text[]) AS trace_id, unnest($37::text[]) AS data,
+        unnest($38::timestamptz[]) AS occurred_at) e
 )
 UPDATE tasks t SET state = u.state, attempt = u.attempt, delivery = u.delivery, interruptions = u.interruptions,
     event_seq = u.event_seq, due_at = NULLIF(u.due_at, '0001-01-01 00:00:00Z'::timestamptz), next_retry_at = NULLIF(u.next_retry_at, '0001-01-01 00:00:00Z'::timestamptz), applied_kind = NULLIF(u.applied_kind, ''),
     applied_delivery = u.applied_delivery, rejected_delivery = u.rejected_delivery, worker_id = NULLIF(u.worker_id, ''),
     last_error_code = NULLIF(u.code, ''), last_error_reason = NULLIF(u.reason, ''), started_at = NULLIF(u.started_at, '0001-01-01 00:00:00Z'::timestamptz),
-    finished_at = NULLIF(u.finished_at, '0001-01-01 00:00:00Z'::timestamptz), result = COALESCE(NULLIF(u.result, '')::json, t.result), updated_at = now()
+    finished_at = NULLIF(u.finished_at, '0001-01-01 00:00:00Z'::timestamptz), result = COALESCE(NULLIF(u.result, '')::json, t.result),
+    unknown_since = NULLIF(u.unknown_since, '0001-01-01 00:00:00Z'::timestamptz), start_at = NULLIF(u.start_at, '0001-01-01 00:00:00Z'::timestamptz),
+    open_dependencies = u.open_dependencies, updated_at = now()
 FROM input u WHERE t.id = u.id
 `
 
@@ -737,6 +704,9 @@ type SaveTasksParams struct {
 	StartedAts         []time.Time
 	FinishedAts        []time.Time
 	Results            []string
+	UnknownSinces      []time.Time
+	StartAts           []time.Time
+	OpenDependencies   []int32
 	EventTaskIds       []pgid.ID
 	EventSeqNos        []int32
 	EventTypes         []string
@@ -777,6 +747,9 @@ func (q *Queries) SaveTasks(ctx context.Context, arg SaveTasksParams) error {
 		arg.StartedAts,
 		arg.FinishedAts,
 		arg.Results,
+		arg.UnknownSinces,
+		arg.StartAts,
+		arg.OpenDependencies,
 		arg.EventTaskIds,
 		arg.EventSeqNos,
 		arg.EventTypes,

@@ -13,6 +13,37 @@ import (
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 )
 
+const avoidFullScans = `-- name: AvoidFullScans :exec
+SELECT set_config('enable_seqscan', 'off', true)
+`
+
+// For the transaction: a plan that reads the log from its beginning until it has
+// enough rows may read all of it first.
+func (q *Queries) AvoidFullScans(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, avoidFullScans)
+	return err
+}
+
+const countEventsBetween = `-- name: CountEventsBetween :one
+SELECT count(*) FROM (
+    SELECT 1 FROM event_log e WHERE e.occurred_at >= $1::timestamptz AND e.occurred_at < $2::timestamptz LIMIT $3) c
+`
+
+type CountEventsBetweenParams struct {
+	Since   time.Time
+	Until   time.Time
+	MaxRows int32
+}
+
+// How many events there are within a time, at most max_rows: what it costs to
+// search it, whatever the filters.
+func (q *Queries) CountEventsBetween(ctx context.Context, arg CountEventsBetweenParams) (int64, error) {
+	row := q.db.QueryRow(ctx, countEventsBetween, arg.Since, arg.Until, arg.MaxRows)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const countTasks = `-- name: CountTasks :many
 SELECT t.state, count(*) AS count FROM tasks t
 WHERE ($1::text = '' OR t.tenant = $1)
@@ -52,55 +83,93 @@ func (q *Queries) CountTasks(ctx context.Context, arg CountTasksParams) ([]*Coun
 	return items, nil
 }
 
-const getDead = `-- name: GetDead :one
-SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, d.stream, d.message_id, d.raw, d.created_at, d.recorded_at, t.name FROM dlq_items d LEFT JOIN tasks t ON t.id = d.task_id WHERE d.dlq_id = $1
+const eventsOfTask = `-- name: EventsOfTask :many
+SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number FROM event_log e
+WHERE e.task_id = $1 AND e.seq > $2
+    AND ($3::int = 0 OR e.attempt = $3)
+    AND (cardinality($4::text[]) = 0 OR e.type = ANY($4::text[]))
+ORDER BY e.seq LIMIT $5
 `
 
-type GetDeadRow struct {
-	DlqID      pgid.ID
-	TaskID     *pgid.ID
-	Tenant     string
-	Queue      *string
-	Type       *string
-	Payload    []byte
-	ErrorCode  string
-	Error      string
-	RetryCount int32
-	FailedAt   time.Time
-	Stream     *string
-	MessageID  *string
-	Raw        []byte
-	CreatedAt  time.Time
-	RecordedAt pgtype.Timestamptz
-	Name       *string
+type EventsOfTaskParams struct {
+	TaskID   pgid.ID
+	AfterSeq int32
+	Attempt  int32
+	Types    []string
+	MaxRows  int32
 }
 
-func (q *Queries) GetDead(ctx context.Context, dlqID pgid.ID) (*GetDeadRow, error) {
-	row := q.db.QueryRow(ctx, getDead, dlqID)
-	var i GetDeadRow
-	err := row.Scan(
-		&i.DlqID,
-		&i.TaskID,
-		&i.Tenant,
-		&i.Queue,
-		&i.Type,
-		&i.Payload,
-		&i.ErrorCode,
-		&i.Error,
-		&i.RetryCount,
-		&i.FailedAt,
-		&i.Stream,
-		&i.MessageID,
-		&i.Raw,
-		&i.CreatedAt,
-		&i.RecordedAt,
-		&i.Name,
+type EventsOfTaskRow struct {
+	TaskID         pgid.ID
+	Seq            int32
+	Type           string
+	PreviousStatus *string
+	Status         string
+	Attempt        int32
+	Delivery       int64
+	IdempotencyKey *string
+	NextRetryAt    pgtype.Timestamptz
+	ErrorCode      *string
+	Reason         *string
+	BackoffDelayMs *int64
+	Actor          string
+	WorkerID       *string
+	MessageID      *string
+	TraceID        string
+	Data           []byte
+	OccurredAt     time.Time
+	XidNumber      int64
+}
+
+// ListEvents with filters; attempt 0 and no types admit all.
+func (q *Queries) EventsOfTask(ctx context.Context, arg EventsOfTaskParams) ([]*EventsOfTaskRow, error) {
+	rows, err := q.db.Query(ctx, eventsOfTask,
+		arg.TaskID,
+		arg.AfterSeq,
+		arg.Attempt,
+		arg.Types,
+		arg.MaxRows,
 	)
-	return &i, err
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*EventsOfTaskRow
+	for rows.Next() {
+		var i EventsOfTaskRow
+		if err := rows.Scan(
+			&i.TaskID,
+			&i.Seq,
+			&i.Type,
+			&i.PreviousStatus,
+			&i.Status,
+			&i.Attempt,
+			&i.Delivery,
+			&i.IdempotencyKey,
+			&i.NextRetryAt,
+			&i.ErrorCode,
+			&i.Reason,
+			&i.BackoffDelayMs,
+			&i.Actor,
+			&i.WorkerID,
+			&i.MessageID,
+			&i.TraceID,
+			&i.Data,
+			&i.OccurredAt,
+			&i.XidNumber,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const getTask = `-- name: GetTask :one
-SELECT id, name, tenant, queue, type, state, attempt, max_retries, delivery, interruptions, event_seq, schedule_type, scheduled_at, delay_ms, timeout_ms, due_at, next_retry_at, retry_policy, idempotency_scope, idempotency_key, given, trace_id, payload, result, last_error_code, last_error_reason, worker_id, applied_kind, applied_delivery, rejected_delivery, created_at, updated_at, started_at, finished_at FROM tasks WHERE id = $1
+SELECT id, name, tenant, queue, type, state, attempt, max_retries, delivery, interruptions, event_seq, schedule_type, scheduled_at, delay_ms, timeout_ms, due_at, next_retry_at, retry_policy, idempotency_scope, idempotency_key, given, trace_id, payload, result, last_error_code, last_error_reason, worker_id, applied_kind, applied_delivery, rejected_delivery, created_at, updated_at, started_at, finished_at, origin_dlq_id, effect_key, expires_at, start_within_ms, heartbeat_timeout_ms, heartbeat_at, progress, unknown_since, requested_by, start_at, graph_id, open_dependencies, on_dependency_failure, dependencies_digest, has_dependants, schedule_id, approvals, also_requested_by, effect_own, rescheduled_by, asked_schedule FROM tasks WHERE id = $1
 `
 
 func (q *Queries) GetTask(ctx context.Context, id pgid.ID) (*Task, error) {
@@ -141,91 +210,29 @@ func (q *Queries) GetTask(ctx context.Context, id pgid.ID) (*Task, error) {
 		&i.UpdatedAt,
 		&i.StartedAt,
 		&i.FinishedAt,
+		&i.OriginDlqID,
+		&i.EffectKey,
+		&i.ExpiresAt,
+		&i.StartWithinMs,
+		&i.HeartbeatTimeoutMs,
+		&i.HeartbeatAt,
+		&i.Progress,
+		&i.UnknownSince,
+		&i.RequestedBy,
+		&i.StartAt,
+		&i.GraphID,
+		&i.OpenDependencies,
+		&i.OnDependencyFailure,
+		&i.DependenciesDigest,
+		&i.HasDependants,
+		&i.ScheduleID,
+		&i.Approvals,
+		&i.AlsoRequestedBy,
+		&i.EffectOwn,
+		&i.RescheduledBy,
+		&i.AskedSchedule,
 	)
 	return &i, err
-}
-
-const listDead = `-- name: ListDead :many
-SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, d.stream, d.message_id, d.raw, d.created_at, d.recorded_at, t.name FROM dlq_items d LEFT JOIN tasks t ON t.id = d.task_id
-WHERE (d.failed_at, d.dlq_id) < ($1::timestamptz, $2::uuid)
-    AND ($3::text = '' OR d.tenant = $3)
-    AND ($4::text = '' OR d.type = $4)
-    AND ($5::text = '' OR d.error_code = $5)
-ORDER BY d.failed_at DESC, d.dlq_id DESC
-LIMIT $6
-`
-
-type ListDeadParams struct {
-	BeforeAt  time.Time
-	BeforeID  pgid.ID
-	Tenant    string
-	Type      string
-	ErrorCode string
-	MaxRows   int32
-}
-
-type ListDeadRow struct {
-	DlqID      pgid.ID
-	TaskID     *pgid.ID
-	Tenant     string
-	Queue      *string
-	Type       *string
-	Payload    []byte
-	ErrorCode  string
-	Error      string
-	RetryCount int32
-	FailedAt   time.Time
-	Stream     *string
-	MessageID  *string
-	Raw        []byte
-	CreatedAt  time.Time
-	RecordedAt pgtype.Timestamptz
-	Name       *string
-}
-
-// Newest first; the page starts after (before_at, before_id).
-func (q *Queries) ListDead(ctx context.Context, arg ListDeadParams) ([]*ListDeadRow, error) {
-	rows, err := q.db.Query(ctx, listDead,
-		arg.BeforeAt,
-		arg.BeforeID,
-		arg.Tenant,
-		arg.Type,
-		arg.ErrorCode,
-		arg.MaxRows,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []*ListDeadRow
-	for rows.Next() {
-		var i ListDeadRow
-		if err := rows.Scan(
-			&i.DlqID,
-			&i.TaskID,
-			&i.Tenant,
-			&i.Queue,
-			&i.Type,
-			&i.Payload,
-			&i.ErrorCode,
-			&i.Error,
-			&i.RetryCount,
-			&i.FailedAt,
-			&i.Stream,
-			&i.MessageID,
-			&i.Raw,
-			&i.CreatedAt,
-			&i.RecordedAt,
-			&i.Name,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, &i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const listEvents = `-- name: ListEvents :many
@@ -305,7 +312,7 @@ func (q *Queries) ListEvents(ctx context.Context, arg ListEventsParams) ([]*List
 const listTasks = `-- name: ListTasks :many
 SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions,
     t.schedule_type, t.scheduled_at, t.timeout_ms, t.next_retry_at, t.idempotency_scope, t.idempotency_key, t.trace_id,
-    t.last_error_code, t.last_error_reason, t.worker_id, t.created_at, t.updated_at, t.started_at, t.finished_at, t.retry_policy
+    t.last_error_code, t.last_error_reason, t.worker_id, t.created_at, t.updated_at, t.started_at, t.finished_at, t.retry_policy, t.origin_dlq_id, t.expires_at
 FROM tasks t
 WHERE (t.created_at, t.id) < ($1::timestamptz, $2::uuid)
     AND t.created_at >= $3::timestamptz
@@ -354,6 +361,8 @@ type ListTasksRow struct {
 	StartedAt        pgtype.Timestamptz
 	FinishedAt       pgtype.Timestamptz
 	RetryPolicy      []byte
+	OriginDlqID      *pgid.ID
+	ExpiresAt        pgtype.Timestamptz
 }
 
 // Newest first; the page starts after (before_at, before_id).
@@ -401,6 +410,8 @@ func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]*ListTa
 			&i.StartedAt,
 			&i.FinishedAt,
 			&i.RetryPolicy,
+			&i.OriginDlqID,
+			&i.ExpiresAt,
 		); err != nil {
 			return nil, err
 		}
@@ -429,6 +440,205 @@ func (q *Queries) QueueBacklog(ctx context.Context, queue string) (*QueueBacklog
 	return &i, err
 }
 
+const searchAllEvents = `-- name: SearchAllEvents :many
+SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name FROM event_log e JOIN tasks t ON t.id = e.task_id
+WHERE e.occurred_at >= $1::timestamptz AND e.occurred_at < $2::timestamptz
+    AND (e.occurred_at, e.task_id, e.seq) > ($3::timestamptz, $4::uuid, $5::int)
+    AND ($6::text = '' OR t.tenant = $6)
+    AND ($7::int = 0 OR e.attempt = $7)
+    AND (cardinality($8::text[]) = 0 OR e.type = ANY($8::text[]))
+ORDER BY e.occurred_at, e.task_id, e.seq LIMIT $9
+`
+
+type SearchAllEventsParams struct {
+	Since     time.Time
+	Until     time.Time
+	AfterAt   time.Time
+	AfterTask pgid.ID
+	AfterSeq  int32
+	Tenant    string
+	Attempt   int32
+	Types     []string
+	MaxRows   int32
+}
+
+type SearchAllEventsRow struct {
+	TaskID         pgid.ID
+	Seq            int32
+	Type           string
+	PreviousStatus *string
+	Status         string
+	Attempt        int32
+	Delivery       int64
+	IdempotencyKey *string
+	NextRetryAt    pgtype.Timestamptz
+	ErrorCode      *string
+	Reason         *string
+	BackoffDelayMs *int64
+	Actor          string
+	WorkerID       *string
+	MessageID      *string
+	TraceID        string
+	Data           []byte
+	OccurredAt     time.Time
+	XidNumber      int64
+	Tenant         string
+	Name           *string
+}
+
+// Events of all tasks in order of time, after a place in it. All events of the
+// time are read and sorted for each page: let it be short.
+func (q *Queries) SearchAllEvents(ctx context.Context, arg SearchAllEventsParams) ([]*SearchAllEventsRow, error) {
+	rows, err := q.db.Query(ctx, searchAllEvents,
+		arg.Since,
+		arg.Until,
+		arg.AfterAt,
+		arg.AfterTask,
+		arg.AfterSeq,
+		arg.Tenant,
+		arg.Attempt,
+		arg.Types,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*SearchAllEventsRow
+	for rows.Next() {
+		var i SearchAllEventsRow
+		if err := rows.Scan(
+			&i.TaskID,
+			&i.Seq,
+			&i.Type,
+			&i.PreviousStatus,
+			&i.Status,
+			&i.Attempt,
+			&i.Delivery,
+			&i.IdempotencyKey,
+			&i.NextRetryAt,
+			&i.ErrorCode,
+			&i.Reason,
+			&i.BackoffDelayMs,
+			&i.Actor,
+			&i.WorkerID,
+			&i.MessageID,
+			&i.TraceID,
+			&i.Data,
+			&i.OccurredAt,
+			&i.XidNumber,
+			&i.Tenant,
+			&i.Name,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const searchTaskEvents = `-- name: SearchTaskEvents :many
+SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name FROM event_log e JOIN tasks t ON t.id = e.task_id
+WHERE e.task_id = ANY($1::uuid[])
+    AND e.occurred_at >= $2::timestamptz AND e.occurred_at < $3::timestamptz
+    AND (e.occurred_at, e.task_id, e.seq) > ($4::timestamptz, $5::uuid, $6::int)
+    AND ($7::int = 0 OR e.attempt = $7)
+    AND (cardinality($8::text[]) = 0 OR e.type = ANY($8::text[]))
+ORDER BY e.occurred_at, e.task_id, e.seq LIMIT $9
+`
+
+type SearchTaskEventsParams struct {
+	TaskIds   []pgid.ID
+	Since     time.Time
+	Until     time.Time
+	AfterAt   time.Time
+	AfterTask pgid.ID
+	AfterSeq  int32
+	Attempt   int32
+	Types     []string
+	MaxRows   int32
+}
+
+type SearchTaskEventsRow struct {
+	TaskID         pgid.ID
+	Seq            int32
+	Type           string
+	PreviousStatus *string
+	Status         string
+	Attempt        int32
+	Delivery       int64
+	IdempotencyKey *string
+	NextRetryAt    pgtype.Timestamptz
+	ErrorCode      *string
+	Reason         *string
+	BackoffDelayMs *int64
+	Actor          string
+	WorkerID       *string
+	MessageID      *string
+	TraceID        string
+	Data           []byte
+	OccurredAt     time.Time
+	XidNumber      int64
+	Tenant         string
+	Name           *string
+}
+
+// Events of some tasks in order of time, after a place in it.
+func (q *Queries) SearchTaskEvents(ctx context.Context, arg SearchTaskEventsParams) ([]*SearchTaskEventsRow, error) {
+	rows, err := q.db.Query(ctx, searchTaskEvents,
+		arg.TaskIds,
+		arg.Since,
+		arg.Until,
+		arg.AfterAt,
+		arg.AfterTask,
+		arg.AfterSeq,
+		arg.Attempt,
+		arg.Types,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*SearchTaskEventsRow
+	for rows.Next() {
+		var i SearchTaskEventsRow
+		if err := rows.Scan(
+			&i.TaskID,
+			&i.Seq,
+			&i.Type,
+			&i.PreviousStatus,
+			&i.Status,
+			&i.Attempt,
+			&i.Delivery,
+			&i.IdempotencyKey,
+			&i.NextRetryAt,
+			&i.ErrorCode,
+			&i.Reason,
+			&i.BackoffDelayMs,
+			&i.Actor,
+			&i.WorkerID,
+			&i.MessageID,
+			&i.TraceID,
+			&i.Data,
+			&i.OccurredAt,
+			&i.XidNumber,
+			&i.Tenant,
+			&i.Name,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const terminalAmong = `-- name: TerminalAmong :many
 SELECT t.id FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
 WHERE t.state IN ('succeeded', 'failed', 'cancelled')
@@ -436,6 +646,46 @@ WHERE t.state IN ('succeeded', 'failed', 'cancelled')
 
 func (q *Queries) TerminalAmong(ctx context.Context, ids []pgid.ID) ([]pgid.ID, error) {
 	rows, err := q.db.Query(ctx, terminalAmong, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []pgid.ID
+	for rows.Next() {
+		var id pgid.ID
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const traceTasks = `-- name: TraceTasks :many
+SELECT t.id FROM tasks t WHERE t.trace_id = $2 AND t.trace_id NOT LIKE 'trace-run-' || t.id::text || ':%' AND ($3::text = '' OR t.tenant = $3)
+UNION ALL SELECT t.id FROM tasks t WHERE t.id = $4 AND t.trace_id = $2 AND t.trace_id LIKE 'trace-run-' || t.id::text || ':%' AND ($3::text = '' OR t.tenant = $3)
+LIMIT $1
+`
+
+type TraceTasksParams struct {
+	MaxRows int32
+	TraceID string
+	Tenant  string
+	NamedIn pgid.ID
+}
+
+// The tasks of a trace: named_in is the task whose id is in a trace id that was
+// made for it.
+func (q *Queries) TraceTasks(ctx context.Context, arg TraceTasksParams) ([]pgid.ID, error) {
+	rows, err := q.db.Query(ctx, traceTasks,
+		arg.MaxRows,
+		arg.TraceID,
+		arg.Tenant,
+		arg.NamedIn,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -476,11 +726,11 @@ func (q *Queries) WatchBounds(ctx context.Context) (*WatchBoundsRow, error) {
 }
 
 const watchEvents = `-- name: WatchEvents :many
-SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name FROM event_log e JOIN tasks t ON t.id = e.task_id
+SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, COALESCE(t.tenant, e.data->>'tenant', '')::text AS tenant, t.name FROM event_log e LEFT JOIN tasks t ON t.id = e.task_id
 WHERE (e.xid, e.task_id, e.seq) > ($1::text::xid8, $2::uuid, $3::int)
     AND e.xid < pg_snapshot_xmin(pg_current_snapshot())
     AND ($4::uuid = '00000000-0000-0000-0000-000000000000'::uuid OR e.task_id = $4::uuid)
-    AND ($5::text = '' OR t.tenant = $5)
+    AND ($5::text = '' OR COALESCE(t.tenant, e.data->>'tenant', '') = $5)
     AND (cardinality($6::text[]) = 0 OR e.type = ANY($6::text[]))
 ORDER BY e.xid, e.task_id, e.seq LIMIT $7
 `
@@ -521,7 +771,8 @@ type WatchEventsRow struct {
 
 // Events after a position, of transactions below which none can still commit.
 // The bound is taken in the same statement, from the snapshot that the rows
-// are read with.
+// are read with. Events of alerts and of dead letters that are no task have
+// their tenant in data.
 func (q *Queries) WatchEvents(ctx context.Context, arg WatchEventsParams) ([]*WatchEventsRow, error) {
 	rows, err := q.db.Query(ctx, watchEvents,
 		arg.AfterXid,
@@ -565,6 +816,70 @@ func (q *Queries) WatchEvents(ctx context.Context, arg WatchEventsParams) ([]*Wa
 			return nil, err
 		}
 		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workflowState = `-- name: WorkflowState :one
+SELECT w.workflow_id, w.status, w.tasks, w.open_tasks, w.retry_context, w.created_at, w.updated_at FROM workflow_state w
+WHERE w.workflow_id = $1 AND ($2::text = '' OR w.tenant = $2)
+`
+
+type WorkflowStateRow struct {
+	WorkflowID   pgid.ID
+	Status       string
+	Tasks        int64
+	OpenTasks    int64
+	RetryContext []byte
+	CreatedAt    time.Time
+	UpdatedAt    time.Time
+}
+
+func (q *Queries) WorkflowState(ctx context.Context, workflowID pgid.ID, tenant string) (*WorkflowStateRow, error) {
+	row := q.db.QueryRow(ctx, workflowState, workflowID, tenant)
+	var i WorkflowStateRow
+	err := row.Scan(
+		&i.WorkflowID,
+		&i.Status,
+		&i.Tasks,
+		&i.OpenTasks,
+		&i.RetryContext,
+		&i.CreatedAt,
+		&i.UpdatedAt,
+	)
+	return &i, err
+}
+
+const workflowTasks = `-- name: WorkflowTasks :many
+SELECT t.id FROM tasks t WHERE t.graph_id = $2 AND ($3::text = '' OR t.tenant = $3)
+UNION ALL SELECT t.id FROM tasks t WHERE t.id = $2 AND t.graph_id IS DISTINCT FROM $2 AND ($3::text = '' OR t.tenant = $3)
+LIMIT $1
+`
+
+type WorkflowTasksParams struct {
+	MaxRows    int32
+	WorkflowID *pgid.ID
+	Tenant     string
+}
+
+// The tasks of a workflow: of a graph, or the one task of that id. tenant may
+// be empty. One more than can be followed tells that there are too many.
+func (q *Queries) WorkflowTasks(ctx context.Context, arg WorkflowTasksParams) ([]pgid.ID, error) {
+	rows, err := q.db.Query(ctx, workflowTasks, arg.MaxRows, arg.WorkflowID, arg.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []pgid.ID
+	for rows.Next() {
+		var id pgid.ID
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

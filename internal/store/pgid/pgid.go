@@ -28,3 +28,12 @@ func Slice(ids []protocol.ID) []ID {
 	}
 	return out
 }
+
+// IDs converts ids read from a uuid[] or several rows.
+func IDs(ids []ID) []protocol.ID {
+	out := make([]protocol.ID, len(ids))
+	for i, id := range ids {
+		out[i] = protocol.ID(id)
+	}
+	return out
+}

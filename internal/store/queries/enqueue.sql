@@ -2,7 +2,10 @@
 -- Stores new tasks with their first event, and the outbox rows of those that
 -- may go straight to their stream, in one statement. A task goes straight if
 -- the caller allows it for its queue and no due task of the queue waits in
--- Postgres. Ids that exist already are left out of the result.
+-- Postgres. Ids that exist already are left out of the result; so are all if the
+-- guard's rules are not those of guard_revision any more. A guarded task waits for
+-- a person, one with dependencies for other tasks. One that a schedule makes is
+-- pending even if it is due: a guard is asked when it is dispatched.
 WITH input AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@names::text[]) AS name, unnest(@tenants::text[]) AS tenant,
         unnest(@queues::text[]) AS queue, unnest(@types::text[]) AS type, unnest(@payloads::text[]) AS payload,
@@ -10,7 +13,11 @@ WITH input AS (
         unnest(@delay_mss::bigint[]) AS delay_ms, unnest(@timeout_mss::int[]) AS timeout_ms,
         unnest(@max_retriess::int[]) AS max_retries, unnest(@retry_policies::text[]) AS retry_policy,
         unnest(@scopes::text[]) AS scope, unnest(@keys::text[]) AS key, unnest(@givens::smallint[]) AS given,
-        unnest(@trace_ids::text[]) AS trace_id
+        unnest(@trace_ids::text[]) AS trace_id, unnest(@expires_ats::timestamptz[]) AS expires_at,
+        unnest(@start_within_mss::bigint[]) AS start_within_ms, unnest(@heartbeat_timeout_mss::int[]) AS heartbeat_timeout_ms,
+        unnest(@requested_bys::text[]) AS requested_by, unnest(@guardeds::boolean[]) AS guarded, unnest(@dependencies::int[]) AS dependencies,
+        unnest(@on_dependency_failures::text[]) AS on_dependency_failure, unnest(@dependencies_digests::text[]) AS dependencies_digest,
+        unnest(@graph_ids::uuid[]) AS graph_id, unnest(@schedule_ids::uuid[]) AS schedule_id
 ), queues AS (
     SELECT q.queue, q.after_id, q.room AND NOT EXISTS (
         SELECT 1 FROM tasks t WHERE t.queue = q.queue AND t.due_at IS NOT NULL AND t.due_at <= now()) AS direct
@@ -20,38 +27,52 @@ WITH input AS (
         WHEN i.schedule_type = 'at' AND i.scheduled_at > now() THEN i.scheduled_at
         WHEN i.schedule_type = 'delay' AND i.delay_ms > 0 THEN now() + i.delay_ms * interval '1 millisecond'
         END AS later
-    FROM input i
+    FROM input i WHERE (SELECT g.revision FROM guard_state g) = @guard_revision::bigint
+), bounded AS (
+    SELECT t.*, CASE
+        WHEN t.start_within_ms > 0 THEN COALESCE(t.later, now()) + t.start_within_ms * interval '1 millisecond'
+        ELSE NULLIF(t.expires_at, '0001-01-01 00:00:00Z'::timestamptz) END AS ends
+    FROM timed t
 ), ins AS (
     INSERT INTO tasks (id, name, tenant, queue, type, state, max_retries, schedule_type, scheduled_at, delay_ms,
-        timeout_ms, due_at, retry_policy, idempotency_scope, idempotency_key, given, trace_id, payload)
+        timeout_ms, due_at, retry_policy, idempotency_scope, idempotency_key, given, trace_id, payload,
+        expires_at, start_within_ms, heartbeat_timeout_ms, requested_by, start_at, graph_id, open_dependencies,
+        on_dependency_failure, dependencies_digest, schedule_id)
     SELECT i.id, NULLIF(i.name, ''), i.tenant, i.queue, i.type,
-        CASE WHEN i.later IS NULL THEN 'queued' ELSE 'pending' END, i.max_retries, i.schedule_type,
+        CASE WHEN i.guarded THEN 'waiting_approval' WHEN i.later IS NULL AND i.dependencies = 0 AND i.schedule_id = '00000000-0000-0000-0000-000000000000'::uuid THEN 'queued' ELSE 'pending' END, i.max_retries, i.schedule_type,
         CASE WHEN i.schedule_type = 'at' THEN i.scheduled_at END,
         CASE WHEN i.schedule_type = 'delay' THEN i.delay_ms END, i.timeout_ms,
-        COALESCE(i.later, CASE WHEN NOT q.direct THEN now() END), NULLIF(i.retry_policy, '')::json, i.scope, NULLIF(i.key, ''),
-        i.given, i.trace_id, i.payload::json
-    FROM timed i JOIN queues q ON q.queue = i.queue
+        CASE WHEN NOT i.guarded AND i.dependencies = 0 THEN COALESCE(i.later, CASE WHEN NOT q.direct OR i.ends <= now() THEN now() END) END, NULLIF(i.retry_policy, '')::json, i.scope, NULLIF(i.key, ''),
+        i.given, i.trace_id, i.payload::json, i.ends, NULLIF(i.start_within_ms, 0), NULLIF(i.heartbeat_timeout_ms, 0),
+        i.requested_by, i.later, NULLIF(i.graph_id, '00000000-0000-0000-0000-000000000000'::uuid), i.dependencies, NULLIF(i.on_dependency_failure, ''),
+        NULLIF(i.dependencies_digest, ''), NULLIF(i.schedule_id, '00000000-0000-0000-0000-000000000000'::uuid)
+    FROM bounded i JOIN queues q ON q.queue = i.queue
     ORDER BY i.id
     ON CONFLICT (id) DO NOTHING
-    RETURNING id, name, queue, state, idempotency_key, trace_id, due_at, schedule_type, scheduled_at, created_at
+    RETURNING id, name, queue, state, idempotency_key, trace_id, due_at, schedule_type, scheduled_at, created_at, expires_at, start_at, open_dependencies, schedule_id
 ), ev AS (
     INSERT INTO event_log (task_id, seq, type, status, attempt, delivery, idempotency_key, actor, trace_id, data, occurred_at)
     SELECT id, 1, 'task.created', state, 1, 1, COALESCE(idempotency_key, name), 'api', trace_id,
-        CASE WHEN state = 'pending' THEN json_build_object('due_at', due_at)
+        CASE WHEN schedule_id IS NOT NULL THEN json_strip_nulls(json_build_object('schedule_id', schedule_id, 'fire_at', scheduled_at, 'due_at', start_at))
+             WHEN open_dependencies > 0 THEN json_strip_nulls(json_build_object('start_at', start_at, 'dependencies', open_dependencies))
+             WHEN start_at IS NOT NULL THEN json_build_object('due_at', start_at)
              WHEN schedule_type = 'at' THEN json_build_object('scheduled_at', scheduled_at, 'past', true) END, created_at
     FROM ins
 ), outbox AS (
     INSERT INTO dispatch_outbox (owner, queue, after_id, task_ids, deliveries)
     SELECT @owner::uuid, i.queue, q.after_id, array_agg(i.id), array_agg(1::bigint)
     FROM ins i JOIN queues q ON q.queue = i.queue
-    WHERE i.due_at IS NULL
+    WHERE i.due_at IS NULL AND i.state = 'queued'
     GROUP BY i.queue, q.after_id
     RETURNING id, queue
 ), done AS (
     DELETE FROM dispatch_outbox d WHERE d.id = ANY(@done_outbox::bigint[])
 )
-SELECT i.id, i.state, i.created_at, (i.due_at IS NULL)::boolean AS direct, COALESCE(i.due_at, i.created_at)::timestamptz AS due_at, COALESCE(o.id, 0)::bigint AS outbox_id
-FROM ins i LEFT JOIN outbox o ON o.queue = i.queue AND i.due_at IS NULL;
+SELECT i.id, i.state, i.created_at, (i.due_at IS NULL AND i.state = 'queued')::boolean AS direct, COALESCE(i.due_at, i.created_at)::timestamptz AS due_at, COALESCE(o.id, 0)::bigint AS outbox_id, i.expires_at, i.start_at
+FROM ins i LEFT JOIN outbox o ON o.queue = i.queue AND i.due_at IS NULL AND i.state = 'queued';
+
+-- name: GuardRevision :one
+SELECT revision FROM guard_state;
 
 -- name: InsertKeys :many
 -- Takes idempotency keys in key order and returns those that were free; waits
@@ -75,3 +96,17 @@ WHERE (k.scope, k.key) IN (SELECT unnest(@scopes::text[]), unnest(@keys::text[])
 
 -- name: TasksByID :many
 SELECT t.* FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id;
+
+-- name: ScopeOwners :many
+-- Whose each scope is, if anybody's: the tenant's of that name, else that of a
+-- task with a key in it; all have the same.
+SELECT u.scope::text AS scope, COALESCE(n.name, o.tenant)::text AS tenant FROM (SELECT unnest(@scopes::text[]) AS scope) u
+LEFT JOIN tenants n ON n.name = u.scope
+LEFT JOIN LATERAL (
+    SELECT t.tenant FROM idempotency_keys k JOIN tasks t ON t.id = k.task_id WHERE k.scope = u.scope ORDER BY k.scope, k.key LIMIT 1) o ON true
+WHERE COALESCE(n.name, o.tenant) IS NOT NULL;
+
+-- name: NoteTenants :many
+-- Notes tenants in order of name and returns those that were not known.
+INSERT INTO tenants (name) SELECT u.name FROM (SELECT DISTINCT unnest(@names::text[]) AS name) u ORDER BY u.name
+ON CONFLICT DO NOTHING RETURNING name;

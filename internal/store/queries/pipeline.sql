@@ -2,19 +2,21 @@
 -- Locks tasks in id order for a decision. now is Postgres' clock.
 SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at, t.next_retry_at,
     t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
-    t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type,
-    clock_timestamp()::timestamptz AS now
+    t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type, t.expires_at, t.unknown_since,
+    t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, clock_timestamp()::timestamptz AS now
 FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
 ORDER BY t.id FOR UPDATE OF t;
 
 -- name: LockDue :many
--- Takes the longest due tasks of a queue that no other replica is taking.
+-- Takes the longest due tasks of a queue that no other replica is taking, and
+-- those that become due within ahead_ms.
 SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at, t.next_retry_at,
     t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
-    t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type,
-    clock_timestamp()::timestamptz AS now, t.tenant, t.timeout_ms, octet_length(t.payload::text)::int AS payload_bytes
+    t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type, t.expires_at, t.unknown_since,
+    t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, clock_timestamp()::timestamptz AS now, t.tenant, t.timeout_ms, t.heartbeat_timeout_ms, t.effect_key, t.effect_own, t.idempotency_scope, t.schedule_type, t.scheduled_at, t.delay_ms,
+    t.requested_by, t.schedule_id, t.approvals, octet_length(t.payload::text)::int AS payload_bytes
 FROM tasks t
-WHERE t.queue = @queue AND t.due_at IS NOT NULL AND t.due_at <= now()
+WHERE t.queue = @queue AND t.due_at IS NOT NULL AND t.due_at <= now() + sqlc.arg(ahead_ms)::bigint * interval '1 millisecond'
 ORDER BY t.due_at, t.id LIMIT @max_rows FOR UPDATE SKIP LOCKED;
 
 -- name: Payloads :many
@@ -30,7 +32,8 @@ WITH input AS (
         unnest(@applied_deliveries::bigint[]) AS applied_delivery, unnest(@rejected_deliveries::bigint[]) AS rejected_delivery,
         unnest(@worker_ids::text[]) AS worker_id, unnest(@codes::text[]) AS code, unnest(@reasons::text[]) AS reason,
         unnest(@started_ats::timestamptz[]) AS started_at, unnest(@finished_ats::timestamptz[]) AS finished_at,
-        unnest(@results::text[]) AS result
+        unnest(@results::text[]) AS result, unnest(@unknown_sinces::timestamptz[]) AS unknown_since,
+        unnest(@start_ats::timestamptz[]) AS start_at, unnest(@open_dependencies::int[]) AS open_dependencies
 ), events AS (
     INSERT INTO event_log (task_id, seq, type, previous_status, status, attempt, delivery, idempotency_key, next_retry_at,
         error_code, reason, backoff_delay_ms, actor, worker_id, message_id, trace_id, data, occurred_at)
@@ -50,8 +53,15 @@ UPDATE tasks t SET state = u.state, attempt = u.attempt, delivery = u.delivery, 
     event_seq = u.event_seq, due_at = NULLIF(u.due_at, '0001-01-01 00:00:00Z'::timestamptz), next_retry_at = NULLIF(u.next_retry_at, '0001-01-01 00:00:00Z'::timestamptz), applied_kind = NULLIF(u.applied_kind, ''),
     applied_delivery = u.applied_delivery, rejected_delivery = u.rejected_delivery, worker_id = NULLIF(u.worker_id, ''),
     last_error_code = NULLIF(u.code, ''), last_error_reason = NULLIF(u.reason, ''), started_at = NULLIF(u.started_at, '0001-01-01 00:00:00Z'::timestamptz),
-    finished_at = NULLIF(u.finished_at, '0001-01-01 00:00:00Z'::timestamptz), result = COALESCE(NULLIF(u.result, '')::json, t.result), updated_at = now()
+    finished_at = NULLIF(u.finished_at, '0001-01-01 00:00:00Z'::timestamptz), result = COALESCE(NULLIF(u.result, '')::json, t.result),
+    unknown_since = NULLIF(u.unknown_since, '0001-01-01 00:00:00Z'::timestamptz), start_at = NULLIF(u.start_at, '0001-01-01 00:00:00Z'::timestamptz),
+    open_dependencies = u.open_dependencies, updated_at = now()
 FROM input u WHERE t.id = u.id;
+
+-- name: InsertSettlements :exec
+-- Notes tasks that ended and that others depend on.
+INSERT INTO dependency_settlements (upstream_id)
+SELECT u.id FROM (SELECT unnest(@ids::uuid[]) AS id) u ORDER BY u.id ON CONFLICT DO NOTHING;
 
 -- name: InsertOutbox :one
 -- Records a dispatched batch and forgets batches whose XADD is done.
@@ -78,30 +88,37 @@ SELECT queue, after_id FROM dispatch_outbox;
 
 -- name: DueQueues :many
 -- The earliest due time of each queue that has tasks waiting in Postgres.
+-- Left out, here and below: 'internal-jobs', whose jobs are moved by hand only.
 WITH RECURSIVE q AS (
     (SELECT t.queue, t.due_at FROM tasks t WHERE t.due_at IS NOT NULL ORDER BY t.queue, t.due_at LIMIT 1)
     UNION ALL
     SELECT n.queue, n.due_at FROM q, LATERAL (
         SELECT t.queue, t.due_at FROM tasks t WHERE t.due_at IS NOT NULL AND t.queue > q.queue ORDER BY t.queue, t.due_at LIMIT 1) n
 )
-SELECT q.queue, q.due_at::timestamptz AS due_at, (extract(epoch FROM q.due_at - clock_timestamp()) * 1000)::double precision AS wait_ms FROM q;
+SELECT q.queue, q.due_at::timestamptz AS due_at, (extract(epoch FROM q.due_at - clock_timestamp()) * 1000)::double precision AS wait_ms FROM q
+WHERE q.queue <> 'internal-jobs';
 
 -- name: Candidates :many
 -- Live tasks that must be somewhere in Redis: dispatched, and in no open batch.
 SELECT t.id, t.queue, t.state, t.delivery FROM tasks t
-WHERE t.state IN ('queued', 'retrying', 'running') AND t.due_at IS NULL
+WHERE t.state IN ('queued', 'retrying', 'running') AND t.due_at IS NULL AND t.queue <> 'internal-jobs'
     AND NOT EXISTS (SELECT 1 FROM dispatch_outbox o WHERE t.id = ANY(o.task_ids))
 ORDER BY t.id;
 
 -- name: CandidatesAmong :many
-SELECT t.id, t.queue, t.state, t.delivery FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
-WHERE t.state IN ('queued', 'retrying', 'running') AND t.due_at IS NULL
+-- Those of some tasks that must be somewhere in Redis. The ids come first: by
+-- the states, all live tasks would be read.
+WITH t AS MATERIALIZED (
+    SELECT t.id, t.queue, t.state, t.delivery, t.due_at FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+)
+SELECT t.id, t.queue, t.state, t.delivery FROM t
+WHERE t.state IN ('queued', 'retrying', 'running') AND t.due_at IS NULL AND t.queue <> 'internal-jobs'
     AND NOT EXISTS (SELECT 1 FROM dispatch_outbox o WHERE t.id = ANY(o.task_ids))
 ORDER BY t.id;
 
 -- name: LiveQueues :many
 -- Queues that have live tasks, and so a stream.
-SELECT DISTINCT t.queue FROM tasks t WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled');
+SELECT DISTINCT t.queue FROM tasks t WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled') AND t.queue <> 'internal-jobs';
 
 -- name: TouchInstance :exec
 INSERT INTO instances (id, host, pid) VALUES (@id, @host, @pid)
@@ -114,31 +131,6 @@ DELETE FROM instances WHERE id = @id;
 -- Forgets instances that are long dead and own no open batch.
 DELETE FROM instances i WHERE i.seen_at < now() - interval '1 hour'
     AND NOT EXISTS (SELECT 1 FROM dispatch_outbox o WHERE o.owner = i.id);
-
--- name: InsertDeadTasks :exec
--- Copies tasks that were given up into dlq_items, one row each.
-INSERT INTO dlq_items (dlq_id, task_id, tenant, queue, type, payload, error_code, error, retry_count, failed_at)
-SELECT d.dlq_id, t.id, t.tenant, t.queue, t.type, t.payload, COALESCE(t.last_error_code, ''), COALESCE(t.last_error_reason, ''), t.attempt - 1, now()
-FROM (SELECT unnest(@dlq_ids::uuid[]) AS dlq_id, unnest(@task_ids::uuid[]) AS task_id) d JOIN tasks t ON t.id = d.task_id
-ON CONFLICT (dlq_id) DO NOTHING;
-
--- name: InsertDeadEntries :exec
--- Keeps stream entries that are no task.
-INSERT INTO dlq_items (dlq_id, tenant, error_code, error, retry_count, failed_at, stream, message_id, raw, recorded_at)
-SELECT d.dlq_id, 'default', d.code, d.error, 0, d.failed_at, d.stream, d.message_id, NULLIF(d.raw, '')::json, now()
-FROM (SELECT unnest(@dlq_ids::uuid[]) AS dlq_id, unnest(@codes::text[]) AS code, unnest(@errors::text[]) AS error,
-    unnest(@failed_ats::timestamptz[]) AS failed_at, unnest(@streams::text[]) AS stream,
-    unnest(@message_ids::text[]) AS message_id, unnest(@raws::text[]) AS raw) d
-ON CONFLICT (dlq_id) DO NOTHING;
-
--- name: LockUnrecordedDead :many
--- Dead letters of tasks that are not known to be in stream:dlq.
-SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, t.name FROM dlq_items d JOIN tasks t ON t.id = d.task_id
-WHERE d.recorded_at IS NULL
-ORDER BY d.created_at LIMIT 200 FOR UPDATE OF d SKIP LOCKED;
-
--- name: MarkDeadRecorded :exec
-UPDATE dlq_items SET recorded_at = now() WHERE dlq_id = ANY(@dlq_ids::uuid[]);
 
 -- name: EnsurePartitions :one
 SELECT penstock_ensure_partitions((now() AT TIME ZONE 'UTC')::date - 2, (now() AT TIME ZONE 'UTC')::date + 7);

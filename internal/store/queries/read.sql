@@ -9,7 +9,7 @@ WHERE t.state IN ('succeeded', 'failed', 'cancelled');
 -- Newest first; the page starts after (before_at, before_id).
 SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions,
     t.schedule_type, t.scheduled_at, t.timeout_ms, t.next_retry_at, t.idempotency_scope, t.idempotency_key, t.trace_id,
-    t.last_error_code, t.last_error_reason, t.worker_id, t.created_at, t.updated_at, t.started_at, t.finished_at, t.retry_policy
+    t.last_error_code, t.last_error_reason, t.worker_id, t.created_at, t.updated_at, t.started_at, t.finished_at, t.retry_policy, t.origin_dlq_id, t.expires_at
 FROM tasks t
 WHERE (t.created_at, t.id) < (@before_at::timestamptz, @before_id::uuid)
     AND t.created_at >= @created_after::timestamptz
@@ -46,24 +46,70 @@ SELECT (SELECT h.xid::text::bigint FROM event_horizon h)::bigint AS horizon,
 -- name: WatchEvents :many
 -- Events after a position, of transactions below which none can still commit.
 -- The bound is taken in the same statement, from the snapshot that the rows
--- are read with.
-SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name FROM event_log e JOIN tasks t ON t.id = e.task_id
+-- are read with. Events of alerts and of dead letters that are no task have
+-- their tenant in data.
+SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, COALESCE(t.tenant, e.data->>'tenant', '')::text AS tenant, t.name FROM event_log e LEFT JOIN tasks t ON t.id = e.task_id
 WHERE (e.xid, e.task_id, e.seq) > (sqlc.arg(after_xid)::text::xid8, sqlc.arg(after_task)::uuid, sqlc.arg(after_seq)::int)
     AND e.xid < pg_snapshot_xmin(pg_current_snapshot())
     AND (sqlc.arg(task_id)::uuid = '00000000-0000-0000-0000-000000000000'::uuid OR e.task_id = sqlc.arg(task_id)::uuid)
-    AND (@tenant::text = '' OR t.tenant = @tenant)
+    AND (@tenant::text = '' OR COALESCE(t.tenant, e.data->>'tenant', '') = @tenant)
     AND (cardinality(@types::text[]) = 0 OR e.type = ANY(@types::text[]))
 ORDER BY e.xid, e.task_id, e.seq LIMIT @max_rows;
 
--- name: ListDead :many
--- Newest first; the page starts after (before_at, before_id).
-SELECT d.*, t.name FROM dlq_items d LEFT JOIN tasks t ON t.id = d.task_id
-WHERE (d.failed_at, d.dlq_id) < (@before_at::timestamptz, @before_id::uuid)
-    AND (@tenant::text = '' OR d.tenant = @tenant)
-    AND (@type::text = '' OR d.type = @type)
-    AND (@error_code::text = '' OR d.error_code = @error_code)
-ORDER BY d.failed_at DESC, d.dlq_id DESC
+-- name: EventsOfTask :many
+-- ListEvents with filters; attempt 0 and no types admit all.
+SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number FROM event_log e
+WHERE e.task_id = @task_id AND e.seq > @after_seq
+    AND (@attempt::int = 0 OR e.attempt = @attempt)
+    AND (cardinality(@types::text[]) = 0 OR e.type = ANY(@types::text[]))
+ORDER BY e.seq LIMIT @max_rows;
+
+-- name: WorkflowTasks :many
+-- The tasks of a workflow: of a graph, or the one task of that id. tenant may
+-- be empty. One more than can be followed tells that there are too many.
+SELECT t.id FROM tasks t WHERE t.graph_id = @workflow_id AND (@tenant::text = '' OR t.tenant = @tenant)
+UNION ALL SELECT t.id FROM tasks t WHERE t.id = @workflow_id AND t.graph_id IS DISTINCT FROM @workflow_id AND (@tenant::text = '' OR t.tenant = @tenant)
 LIMIT @max_rows;
 
--- name: GetDead :one
-SELECT d.*, t.name FROM dlq_items d LEFT JOIN tasks t ON t.id = d.task_id WHERE d.dlq_id = @dlq_id;
+-- name: TraceTasks :many
+-- The tasks of a trace: named_in is the task whose id is in a trace id that was
+-- made for it.
+SELECT t.id FROM tasks t WHERE t.trace_id = @trace_id AND t.trace_id NOT LIKE 'trace-run-' || t.id::text || ':%' AND (@tenant::text = '' OR t.tenant = @tenant)
+UNION ALL SELECT t.id FROM tasks t WHERE t.id = @named_in AND t.trace_id = @trace_id AND t.trace_id LIKE 'trace-run-' || t.id::text || ':%' AND (@tenant::text = '' OR t.tenant = @tenant)
+LIMIT @max_rows;
+
+-- name: SearchTaskEvents :many
+-- Events of some tasks in order of time, after a place in it.
+SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name FROM event_log e JOIN tasks t ON t.id = e.task_id
+WHERE e.task_id = ANY(@task_ids::uuid[])
+    AND e.occurred_at >= @since::timestamptz AND e.occurred_at < @until::timestamptz
+    AND (e.occurred_at, e.task_id, e.seq) > (@after_at::timestamptz, @after_task::uuid, @after_seq::int)
+    AND (@attempt::int = 0 OR e.attempt = @attempt)
+    AND (cardinality(@types::text[]) = 0 OR e.type = ANY(@types::text[]))
+ORDER BY e.occurred_at, e.task_id, e.seq LIMIT @max_rows;
+
+-- name: AvoidFullScans :exec
+-- For the transaction: a plan that reads the log from its beginning until it has
+-- enough rows may read all of it first.
+SELECT set_config('enable_seqscan', 'off', true);
+
+-- name: CountEventsBetween :one
+-- How many events there are within a time, at most max_rows: what it costs to
+-- search it, whatever the filters.
+SELECT count(*) FROM (
+    SELECT 1 FROM event_log e WHERE e.occurred_at >= @since::timestamptz AND e.occurred_at < @until::timestamptz LIMIT @max_rows) c;
+
+-- name: SearchAllEvents :many
+-- Events of all tasks in order of time, after a place in it. All events of the
+-- time are read and sorted for each page: let it be short.
+SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name FROM event_log e JOIN tasks t ON t.id = e.task_id
+WHERE e.occurred_at >= @since::timestamptz AND e.occurred_at < @until::timestamptz
+    AND (e.occurred_at, e.task_id, e.seq) > (@after_at::timestamptz, @after_task::uuid, @after_seq::int)
+    AND (@tenant::text = '' OR t.tenant = @tenant)
+    AND (@attempt::int = 0 OR e.attempt = @attempt)
+    AND (cardinality(@types::text[]) = 0 OR e.type = ANY(@types::text[]))
+ORDER BY e.occurred_at, e.task_id, e.seq LIMIT @max_rows;
+
+-- name: WorkflowState :one
+SELECT w.workflow_id, w.status, w.tasks, w.open_tasks, w.retry_context, w.created_at, w.updated_at FROM workflow_state w
+WHERE w.workflow_id = @workflow_id AND (@tenant::text = '' OR w.tenant = @tenant);

@@ -1,7 +1,7 @@
-// Command openapi turns the document that protoc-gen-openapiv3 writes, which
-// describes plain protojson, into the one that the REST API really speaks. Its
-// output depends on its input only. Run it at the root of the repository after
-// buf generate:
+// Command openapi turns the documents that protoc-gen-openapiv3 writes, one for
+// each file with a service, which describe plain protojson, into the one document
+// of what the REST API really speaks. Its output depends on its input only. Run it
+// at the root of the repository after buf generate:
 //
 //	go run internal/tools/openapi/main.go
 //
@@ -11,10 +11,14 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -22,21 +26,28 @@ import (
 const (
 	schemaRef   = "#/components/schemas/"
 	packageName = "penstock.v1."
+	// mainService is the one whose comment describes the whole API.
+	mainService = "TaskService"
 )
 
 // nullable lists the fields whose type is a wrapper, which the plugin
 // describes like plain fields. Fields with a message type and times are
 // nullable, too, but are recognized as they are.
 var nullable = map[string][]string{
-	"penstock.v1.Task":  {"last_error_code", "last_error_reason"},
-	"penstock.v1.Event": {"backoff_delay_ms"},
+	"penstock.v1.Task":         {"last_error_code", "last_error_reason"},
+	"penstock.v1.Event":        {"backoff_delay_ms"},
+	"penstock.v1.AttemptError": {"backoff_delay_ms"},
 }
+
+// strict lists the messages besides requests that callers send: the server
+// refuses unknown fields.
+var strict = []string{"penstock.v1.RetryPolicy", "penstock.v1.DeadLetterFilter"}
 
 // object is a JSON object.
 type object = map[string]any
 
 func main() {
-	in := flag.String("in", "protocol/penstock/v1/penstock/v1/tasks.openapi.json", "the plugin's document")
+	in := flag.String("in", "protocol/penstock/v1/penstock/v1", "the directory of the plugin's documents")
 	out := flag.String("out", "protocol/penstock/v1/openapi.json", "where to write the API's document")
 	flag.Parse()
 	if err := run(*in, *out); err != nil {
@@ -45,38 +56,86 @@ func main() {
 	}
 }
 
-// run reads in and writes out.
+// run reads the documents in a directory and writes out.
 func run(in, out string) error {
-	data, err := os.ReadFile(in)
+	names, err := filepath.Glob(filepath.Join(in, "*.openapi.json")) // sorted
 	if err != nil {
 		return err
 	}
-	text, err := convert(data)
+	var texts [][]byte
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		texts = append(texts, text)
+	}
+	text, err := convert(texts...)
 	if err != nil {
 		return fmt.Errorf("%s: %w", in, err)
 	}
 	return os.WriteFile(out, text, 0o644) //nolint:gosec // a public document
 }
 
+// merge makes one document of the plugin's: all paths, schemas and services. A
+// path or a schema that two of them describe differently is an error.
+func merge(texts [][]byte) (object, error) {
+	all := object{"paths": object{}, "components": object{"schemas": object{}}, "tags": []any{}}
+	for _, text := range texts {
+		var doc object
+		dec := json.NewDecoder(bytes.NewReader(text))
+		dec.UseNumber()
+		if err := dec.Decode(&doc); err != nil {
+			return nil, err
+		}
+		components, _ := doc["components"].(object)
+		schemas, _ := components["schemas"].(object)
+		paths, _ := doc["paths"].(object)
+		if schemas == nil || paths == nil {
+			return nil, fmt.Errorf("a document has no paths or no schemas")
+		}
+		all["openapi"] = doc["openapi"]
+		if err := union(all["paths"].(object), paths); err != nil {
+			return nil, err
+		}
+		if err := union(all["components"].(object)["schemas"].(object), schemas); err != nil {
+			return nil, err
+		}
+		tags, _ := doc["tags"].([]any)
+		all["tags"] = append(all["tags"].([]any), tags...)
+	}
+	if len(texts) == 0 {
+		return nil, fmt.Errorf("there are no documents")
+	}
+	return all, nil
+}
+
+// union adds what is in from to to.
+func union(to, from object) error {
+	for name, value := range from {
+		if known, ok := to[name]; ok && !reflect.DeepEqual(known, value) {
+			return fmt.Errorf("%s is described twice and differently", name)
+		}
+		to[name] = value
+	}
+	return nil
+}
+
 // convert returns the API's document for the plugin's.
-func convert(data []byte) ([]byte, error) {
-	var doc object
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.UseNumber()
-	if err := dec.Decode(&doc); err != nil {
+func convert(texts ...[]byte) ([]byte, error) {
+	doc, err := merge(texts)
+	if err != nil {
 		return nil, err
 	}
-	components, _ := doc["components"].(object)
-	schemas, _ := components["schemas"].(object)
-	paths, _ := doc["paths"].(object)
-	if schemas == nil || paths == nil {
-		return nil, fmt.Errorf("it has no paths or no schemas")
-	}
+	components := doc["components"].(object)
+	schemas, paths := components["schemas"].(object), doc["paths"].(object)
 	doc["info"] = object{
 		"title":       "Penstock",
 		"version":     "v1",
-		"description": serviceComment(doc),
+		"description": fixTags(doc["tags"].([]any)),
 	}
+	components["securitySchemes"] = object{"bearer": bearerScheme()}
+	doc["security"] = []any{object{}, object{"bearer": []any{}}} // either without or with a token
 	delete(schemas, "google.rpc.Status")
 	delete(schemas, "google.protobuf.Any")
 	for path, item := range paths {
@@ -99,18 +158,32 @@ func convert(data []byte) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// serviceComment takes the comment of the service from its tag and shortens
-// the tag to its first sentence.
-func serviceComment(doc object) string {
-	tags, _ := doc["tags"].([]any)
+// fixTags takes the comment of the main service from its tag, puts that tag
+// first and shortens it to its first sentence. The other services keep theirs.
+func fixTags(tags []any) (description string) {
+	slices.SortStableFunc(tags, func(a, b any) int {
+		return cmp.Compare(rank(a.(object)), rank(b.(object)))
+	})
 	for _, tag := range tags {
 		tag := tag.(object)
 		text, _ := tag["description"].(string)
-		summary, _ := splitComment(text)
-		tag["description"] = summary
-		return strings.Join(paragraphs(text), "\n\n")
+		whole := strings.Join(paragraphs(text), "\n\n")
+		if tag["name"] != mainService {
+			tag["description"] = whole
+			continue
+		}
+		tag["description"], _ = splitComment(text)
+		description = whole
 	}
-	return ""
+	return description
+}
+
+// rank puts the main service before the others.
+func rank(tag object) int {
+	if tag["name"] == mainService {
+		return 0
+	}
+	return 1
 }
 
 // fixOperation fixes one operation; a request described in place moves to the
@@ -173,7 +246,7 @@ func fixSchema(name string, schema object) {
 	if len(fixed) > 0 {
 		schema["properties"] = fixed
 	}
-	if strings.HasSuffix(name, "Request") || name == packageName+"RetryPolicy" {
+	if strings.HasSuffix(name, "Request") || slices.Contains(strict, name) {
 		schema["additionalProperties"] = false
 	}
 }
@@ -245,6 +318,16 @@ func idempotencyKey() object {
 		"description": "idempotency_key for a body that has none, as a quoted string or, " +
 			"without quotes, backslashes, commas and semicolons, as it is. 400 if the body has another one.",
 		"schema": object{"type": "string"},
+	}
+}
+
+// bearerScheme describes how callers say who they are.
+func bearerScheme() object {
+	return object{
+		"type": "http", "scheme": "bearer",
+		"description": "A token of the orchestrator's auth.tokens_file: what its holder does is recorded under their name. " +
+			"Without one the caller is anonymous, which is enough for everything but discarding dead letters. " +
+			"An unknown token is refused with 401.",
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	descriptorpb "google.golang.org/protobuf/types/descriptorpb"
 	reflect "reflect"
+	sync "sync"
 	unsafe "unsafe"
 )
 
@@ -21,6 +22,121 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Role is what a principal may do; the token file gives principals their roles.
+type Role int32
+
+const (
+	Role_ROLE_UNSPECIFIED Role = 0
+	// Enqueues, reschedules and cancels tasks, and reads what becomes of them.
+	Role_ROLE_PRODUCER Role = 1
+	// Runs tasks: heartbeats, the side-effect ledger, what a task depends on.
+	Role_ROLE_WORKER Role = 2
+	// Keeps the system going: cancels, requeues and discards dead letters, drains
+	// workers, manages schedules. Reads everything.
+	Role_ROLE_OPERATOR Role = 3
+	// Decides about tasks that wait for approval. Reads everything.
+	Role_ROLE_APPROVER Role = 4
+	// Reads everything, changes nothing.
+	Role_ROLE_VIEWER Role = 5
+	// May call everything.
+	Role_ROLE_ADMIN Role = 6
+)
+
+// Enum value maps for Role.
+var (
+	Role_name = map[int32]string{
+		0: "ROLE_UNSPECIFIED",
+		1: "ROLE_PRODUCER",
+		2: "ROLE_WORKER",
+		3: "ROLE_OPERATOR",
+		4: "ROLE_APPROVER",
+		5: "ROLE_VIEWER",
+		6: "ROLE_ADMIN",
+	}
+	Role_value = map[string]int32{
+		"ROLE_UNSPECIFIED": 0,
+		"ROLE_PRODUCER":    1,
+		"ROLE_WORKER":      2,
+		"ROLE_OPERATOR":    3,
+		"ROLE_APPROVER":    4,
+		"ROLE_VIEWER":      5,
+		"ROLE_ADMIN":       6,
+	}
+)
+
+func (x Role) Enum() *Role {
+	p := new(Role)
+	*p = x
+	return p
+}
+
+func (x Role) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Role) Descriptor() protoreflect.EnumDescriptor {
+	return file_penstock_v1_options_proto_enumTypes[0].Descriptor()
+}
+
+func (Role) Type() protoreflect.EnumType {
+	return &file_penstock_v1_options_proto_enumTypes[0]
+}
+
+func (x Role) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Role.Descriptor instead.
+func (Role) EnumDescriptor() ([]byte, []int) {
+	return file_penstock_v1_options_proto_rawDescGZIP(), []int{0}
+}
+
+// Roles are those of which a caller needs one. ROLE_ADMIN may call everything
+// and is not listed.
+type Roles struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	AnyOf         []Role                 `protobuf:"varint,1,rep,packed,name=any_of,json=anyOf,proto3,enum=penstock.v1.Role" json:"any_of,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Roles) Reset() {
+	*x = Roles{}
+	mi := &file_penstock_v1_options_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Roles) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Roles) ProtoMessage() {}
+
+func (x *Roles) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_options_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Roles.ProtoReflect.Descriptor instead.
+func (*Roles) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_options_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Roles) GetAnyOf() []Role {
+	if x != nil {
+		return x.AnyOf
+	}
+	return nil
+}
+
 var file_penstock_v1_options_proto_extTypes = []protoimpl.ExtensionInfo{
 	{
 		ExtendedType:  (*descriptorpb.FieldOptions)(nil),
@@ -28,6 +144,14 @@ var file_penstock_v1_options_proto_extTypes = []protoimpl.ExtensionInfo{
 		Field:         50701,
 		Name:          "penstock.v1.raw_json",
 		Tag:           "varint,50701,opt,name=raw_json",
+		Filename:      "penstock/v1/options.proto",
+	},
+	{
+		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
+		ExtensionType: (*Roles)(nil),
+		Field:         50702,
+		Name:          "penstock.v1.roles",
+		Tag:           "bytes,50702,opt,name=roles",
 		Filename:      "penstock/v1/options.proto",
 	},
 }
@@ -41,23 +165,63 @@ var (
 	E_RawJson = &file_penstock_v1_options_proto_extTypes[0]
 )
 
+// Extension fields to descriptorpb.MethodOptions.
+var (
+	// Who may call the method. Without it nobody may.
+	//
+	// optional penstock.v1.Roles roles = 50702;
+	E_Roles = &file_penstock_v1_options_proto_extTypes[1]
+)
+
 var File_penstock_v1_options_proto protoreflect.FileDescriptor
 
 const file_penstock_v1_options_proto_rawDesc = "" +
 	"\n" +
-	"\x19penstock/v1/options.proto\x12\vpenstock.v1\x1a google/protobuf/descriptor.proto::\n" +
-	"\braw_json\x12\x1d.google.protobuf.FieldOptions\x18\x8d\x8c\x03 \x01(\bR\arawJsonBBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
+	"\x19penstock/v1/options.proto\x12\vpenstock.v1\x1a google/protobuf/descriptor.proto\"1\n" +
+	"\x05Roles\x12(\n" +
+	"\x06any_of\x18\x01 \x03(\x0e2\x11.penstock.v1.RoleR\x05anyOf*\x87\x01\n" +
+	"\x04Role\x12\x14\n" +
+	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rROLE_PRODUCER\x10\x01\x12\x0f\n" +
+	"\vROLE_WORKER\x10\x02\x12\x11\n" +
+	"\rROLE_OPERATOR\x10\x03\x12\x11\n" +
+	"\rROLE_APPROVER\x10\x04\x12\x0f\n" +
+	"\vROLE_VIEWER\x10\x05\x12\x0e\n" +
+	"\n" +
+	"ROLE_ADMIN\x10\x06::\n" +
+	"\braw_json\x12\x1d.google.protobuf.FieldOptions\x18\x8d\x8c\x03 \x01(\bR\arawJson:J\n" +
+	"\x05roles\x12\x1e.google.protobuf.MethodOptions\x18\x8e\x8c\x03 \x01(\v2\x12.penstock.v1.RolesR\x05rolesBBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
 
+var (
+	file_penstock_v1_options_proto_rawDescOnce sync.Once
+	file_penstock_v1_options_proto_rawDescData []byte
+)
+
+func file_penstock_v1_options_proto_rawDescGZIP() []byte {
+	file_penstock_v1_options_proto_rawDescOnce.Do(func() {
+		file_penstock_v1_options_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_penstock_v1_options_proto_rawDesc), len(file_penstock_v1_options_proto_rawDesc)))
+	})
+	return file_penstock_v1_options_proto_rawDescData
+}
+
+var file_penstock_v1_options_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_penstock_v1_options_proto_msgTypes = make([]protoimpl.MessageInfo, 1)
 var file_penstock_v1_options_proto_goTypes = []any{
-	(*descriptorpb.FieldOptions)(nil), // 0: google.protobuf.FieldOptions
+	(Role)(0),                          // 0: penstock.v1.Role
+	(*Roles)(nil),                      // 1: penstock.v1.Roles
+	(*descriptorpb.FieldOptions)(nil),  // 2: google.protobuf.FieldOptions
+	(*descriptorpb.MethodOptions)(nil), // 3: google.protobuf.MethodOptions
 }
 var file_penstock_v1_options_proto_depIdxs = []int32{
-	0, // 0: penstock.v1.raw_json:extendee -> google.protobuf.FieldOptions
-	1, // [1:1] is the sub-list for method output_type
-	1, // [1:1] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	0, // [0:1] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	0, // 0: penstock.v1.Roles.any_of:type_name -> penstock.v1.Role
+	2, // 1: penstock.v1.raw_json:extendee -> google.protobuf.FieldOptions
+	3, // 2: penstock.v1.roles:extendee -> google.protobuf.MethodOptions
+	1, // 3: penstock.v1.roles:type_name -> penstock.v1.Roles
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	3, // [3:4] is the sub-list for extension type_name
+	1, // [1:3] is the sub-list for extension extendee
+	0, // [0:1] is the sub-list for field type_name
 }
 
 func init() { file_penstock_v1_options_proto_init() }
@@ -70,13 +234,15 @@ func file_penstock_v1_options_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_v1_options_proto_rawDesc), len(file_penstock_v1_options_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   0,
-			NumExtensions: 1,
+			NumEnums:      1,
+			NumMessages:   1,
+			NumExtensions: 2,
 			NumServices:   0,
 		},
 		GoTypes:           file_penstock_v1_options_proto_goTypes,
 		DependencyIndexes: file_penstock_v1_options_proto_depIdxs,
+		EnumInfos:         file_penstock_v1_options_proto_enumTypes,
+		MessageInfos:      file_penstock_v1_options_proto_msgTypes,
 		ExtensionInfos:    file_penstock_v1_options_proto_extTypes,
 	}.Build()
 	File_penstock_v1_options_proto = out.File

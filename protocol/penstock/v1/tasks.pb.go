@@ -37,7 +37,8 @@ type EnqueueRequest struct {
 	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	// What to run, e.g. "email.send": 1 to 128 of A-Z a-z 0-9 . _ - : /.
 	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
-	// One JSON value, at most 256 KiB by default. Empty means null.
+	// One JSON value, at most 256 KiB by default. Empty means null. It must follow
+	// the type's schema, if one is configured.
 	Payload []byte `protobuf:"bytes,3,opt,name=payload,proto3" json:"payload,omitempty"`
 	// "now" (default), "at" (scheduled_at) or "delay" (delay_ms).
 	ScheduleType string `protobuf:"bytes,4,opt,name=schedule_type,json=scheduleType,proto3" json:"schedule_type,omitempty"`
@@ -46,9 +47,10 @@ type EnqueueRequest struct {
 	// How long to wait before running, for schedule_type "delay". Milliseconds.
 	DelayMs int64 `protobuf:"varint,6,opt,name=delay_ms,json=delayMs,proto3" json:"delay_ms,omitempty"`
 	// Start-to-close timeout of one execution in milliseconds, 1 to 2,147,483,647.
-	// Unset: the server's default.
+	// Unset: the default of the type, else of the server.
 	TimeoutMs *int32 `protobuf:"varint,7,opt,name=timeout_ms,json=timeoutMs,proto3,oneof" json:"timeout_ms,omitempty"`
-	// Additional attempts after the first, 0 to 1,000. Unset: the server's default.
+	// Additional attempts after the first, 0 to 1,000. Unset: the default of the
+	// type, else of the server.
 	MaxRetries *int32 `protobuf:"varint,8,opt,name=max_retries,json=maxRetries,proto3,oneof" json:"max_retries,omitempty"`
 	// The caller's key for this request, 1 to 255 bytes. Empty: the task_id.
 	IdempotencyKey string `protobuf:"bytes,9,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
@@ -60,10 +62,34 @@ type EnqueueRequest struct {
 	Queue string `protobuf:"bytes,12,opt,name=queue,proto3" json:"queue,omitempty"`
 	// The caller's trace id, at most 255 bytes. Empty: one is made for each run.
 	TraceId string `protobuf:"bytes,13,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
-	// How to space retries. Unset: the server's default.
-	RetryPolicy   *RetryPolicy `protobuf:"bytes,14,opt,name=retry_policy,json=retryPolicy,proto3" json:"retry_policy,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// How to space retries. Unset: the default of the type, else of the server, as
+	// it is at the time of each failure.
+	RetryPolicy *RetryPolicy `protobuf:"bytes,14,opt,name=retry_policy,json=retryPolicy,proto3" json:"retry_policy,omitempty"`
+	// No execution starts after this time, a retry's neither: a task that waits
+	// then is cancelled with TASK_EXPIRED. It bounds starts, not the end. A time
+	// that is over cancels the task at once.
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// The same, counted from when the task is due first, in milliseconds. At most
+	// one of the two may be set.
+	ScheduleToStartTimeoutMs *int64 `protobuf:"varint,16,opt,name=schedule_to_start_timeout_ms,json=scheduleToStartTimeoutMs,proto3,oneof" json:"schedule_to_start_timeout_ms,omitempty"`
+	// How long the handler may go without reporting progress before the
+	// execution fails with TASK_TIMEOUT, in milliseconds, 1 to 2,147,483,647.
+	// Unset: the default of the type, else for ever.
+	HeartbeatTimeoutMs *int32 `protobuf:"varint,17,opt,name=heartbeat_timeout_ms,json=heartbeatTimeoutMs,proto3,oneof" json:"heartbeat_timeout_ms,omitempty"`
+	// The tasks that must have ended before this one may start, at most 10,000, each
+	// once. They exist already or, in an EnqueueBatch that is a graph, are items of
+	// the same call.
+	DependsOn []*Dependency `protobuf:"bytes,18,rep,name=depends_on,json=dependsOn,proto3" json:"depends_on,omitempty"`
+	// A name by which depends_on of other items in the same EnqueueBatch can refer
+	// to this one, 1 to 255 bytes, unique within the call. It makes the call a graph.
+	// Handlers of those tasks know this one's result by it.
+	Name string `protobuf:"bytes,19,opt,name=name,proto3" json:"name,omitempty"`
+	// What becomes of this task if one that it depends on does not succeed: "cancel"
+	// (default) cancels it with TASK_DEPENDENCY_FAILED, "run" lets it run once all
+	// have ended.
+	OnDependencyFailure string `protobuf:"bytes,20,opt,name=on_dependency_failure,json=onDependencyFailure,proto3" json:"on_dependency_failure,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *EnqueueRequest) Reset() {
@@ -194,16 +220,115 @@ func (x *EnqueueRequest) GetRetryPolicy() *RetryPolicy {
 	return nil
 }
 
-// RetryPolicy spaces the attempts of one task.
+func (x *EnqueueRequest) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *EnqueueRequest) GetScheduleToStartTimeoutMs() int64 {
+	if x != nil && x.ScheduleToStartTimeoutMs != nil {
+		return *x.ScheduleToStartTimeoutMs
+	}
+	return 0
+}
+
+func (x *EnqueueRequest) GetHeartbeatTimeoutMs() int32 {
+	if x != nil && x.HeartbeatTimeoutMs != nil {
+		return *x.HeartbeatTimeoutMs
+	}
+	return 0
+}
+
+func (x *EnqueueRequest) GetDependsOn() []*Dependency {
+	if x != nil {
+		return x.DependsOn
+	}
+	return nil
+}
+
+func (x *EnqueueRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *EnqueueRequest) GetOnDependencyFailure() string {
+	if x != nil {
+		return x.OnDependencyFailure
+	}
+	return ""
+}
+
+// Dependency names one task: exactly one of the two is set.
+type Dependency struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of a task of the same tenant.
+	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// The local name of an item of the same EnqueueBatch.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Dependency) Reset() {
+	*x = Dependency{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Dependency) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Dependency) ProtoMessage() {}
+
+func (x *Dependency) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Dependency.ProtoReflect.Descriptor instead.
+func (*Dependency) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Dependency) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *Dependency) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// RetryPolicy spaces the attempts of one task. What is unset is the default of
+// the type, else of the server, when the task is enqueued.
 type RetryPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "exponential" (default), "linear", "fixed" or "schedule".
+	// "exponential", "linear", "fixed" or "schedule".
 	Strategy string `protobuf:"bytes,1,opt,name=strategy,proto3" json:"strategy,omitempty"`
-	// Base delay in milliseconds, 1 to 31,536,000,000 (365 days). Unset: 1,000.
+	// Base delay in milliseconds, 1 to 31,536,000,000 (365 days).
 	BaseMs *int64 `protobuf:"varint,2,opt,name=base_ms,json=baseMs,proto3,oneof" json:"base_ms,omitempty"`
-	// Upper bound before jitter in milliseconds, at least base_ms. Unset: 30,000.
+	// Upper bound before jitter in milliseconds, at least base_ms. A default below
+	// base_ms is raised to it.
 	MaxBackoffMs *int64 `protobuf:"varint,3,opt,name=max_backoff_ms,json=maxBackoffMs,proto3,oneof" json:"max_backoff_ms,omitempty"`
-	// Largest jitter in milliseconds, inclusive. Unset: 300.
+	// Largest jitter in milliseconds, inclusive.
 	JitterMaxMs *int64 `protobuf:"varint,4,opt,name=jitter_max_ms,json=jitterMaxMs,proto3,oneof" json:"jitter_max_ms,omitempty"`
 	// The delays of strategy "schedule" in milliseconds; the last one repeats.
 	ScheduleMs    []int64 `protobuf:"varint,5,rep,packed,name=schedule_ms,json=scheduleMs,proto3" json:"schedule_ms,omitempty"`
@@ -213,7 +338,7 @@ type RetryPolicy struct {
 
 func (x *RetryPolicy) Reset() {
 	*x = RetryPolicy{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[1]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -225,7 +350,7 @@ func (x *RetryPolicy) String() string {
 func (*RetryPolicy) ProtoMessage() {}
 
 func (x *RetryPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[1]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -238,7 +363,7 @@ func (x *RetryPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryPolicy.ProtoReflect.Descriptor instead.
 func (*RetryPolicy) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{1}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *RetryPolicy) GetStrategy() string {
@@ -287,7 +412,7 @@ type EnqueueResponse struct {
 
 func (x *EnqueueResponse) Reset() {
 	*x = EnqueueResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[2]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -299,7 +424,7 @@ func (x *EnqueueResponse) String() string {
 func (*EnqueueResponse) ProtoMessage() {}
 
 func (x *EnqueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[2]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -312,7 +437,7 @@ func (x *EnqueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnqueueResponse.ProtoReflect.Descriptor instead.
 func (*EnqueueResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{2}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *EnqueueResponse) GetIdempotentHit() bool {
@@ -331,7 +456,7 @@ func (x *EnqueueResponse) GetTask() *Task {
 
 type EnqueueBatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 to 1,000 tasks.
+	// 1 to 1,000 tasks; 1 to 20,000 if they are a graph.
 	Tasks []*EnqueueRequest `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
 	// Leave the full task out of each result and return only its task_id.
 	IdsOnly       bool `protobuf:"varint,2,opt,name=ids_only,json=idsOnly,proto3" json:"ids_only,omitempty"`
@@ -341,7 +466,7 @@ type EnqueueBatchRequest struct {
 
 func (x *EnqueueBatchRequest) Reset() {
 	*x = EnqueueBatchRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[3]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -353,7 +478,7 @@ func (x *EnqueueBatchRequest) String() string {
 func (*EnqueueBatchRequest) ProtoMessage() {}
 
 func (x *EnqueueBatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[3]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -366,7 +491,7 @@ func (x *EnqueueBatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnqueueBatchRequest.ProtoReflect.Descriptor instead.
 func (*EnqueueBatchRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{3}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *EnqueueBatchRequest) GetTasks() []*EnqueueRequest {
@@ -393,7 +518,7 @@ type EnqueueBatchResponse struct {
 
 func (x *EnqueueBatchResponse) Reset() {
 	*x = EnqueueBatchResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[4]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -405,7 +530,7 @@ func (x *EnqueueBatchResponse) String() string {
 func (*EnqueueBatchResponse) ProtoMessage() {}
 
 func (x *EnqueueBatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[4]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -418,7 +543,7 @@ func (x *EnqueueBatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnqueueBatchResponse.ProtoReflect.Descriptor instead.
 func (*EnqueueBatchResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{4}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *EnqueueBatchResponse) GetResults() []*EnqueueResult {
@@ -441,7 +566,7 @@ type EnqueueResult struct {
 
 func (x *EnqueueResult) Reset() {
 	*x = EnqueueResult{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[5]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -453,7 +578,7 @@ func (x *EnqueueResult) String() string {
 func (*EnqueueResult) ProtoMessage() {}
 
 func (x *EnqueueResult) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[5]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -466,7 +591,7 @@ func (x *EnqueueResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnqueueResult.ProtoReflect.Descriptor instead.
 func (*EnqueueResult) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{5}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *EnqueueResult) GetIdempotentHit() bool {
@@ -516,7 +641,7 @@ type ErrorInfo struct {
 
 func (x *ErrorInfo) Reset() {
 	*x = ErrorInfo{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[6]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -528,7 +653,7 @@ func (x *ErrorInfo) String() string {
 func (*ErrorInfo) ProtoMessage() {}
 
 func (x *ErrorInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[6]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -541,7 +666,7 @@ func (x *ErrorInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorInfo.ProtoReflect.Descriptor instead.
 func (*ErrorInfo) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{6}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ErrorInfo) GetCode() string {
@@ -608,14 +733,34 @@ type Task struct {
 	Result      []byte       `protobuf:"bytes,26,opt,name=result,proto3" json:"result,omitempty"`
 	RetryPolicy *RetryPolicy `protobuf:"bytes,27,opt,name=retry_policy,json=retryPolicy,proto3" json:"retry_policy,omitempty"`
 	// The dead letter of a failed task.
-	DlqId         string `protobuf:"bytes,28,opt,name=dlq_id,json=dlqId,proto3" json:"dlq_id,omitempty"`
+	DlqId string `protobuf:"bytes,28,opt,name=dlq_id,json=dlqId,proto3" json:"dlq_id,omitempty"`
+	// The dead letter that this task was requeued from.
+	OriginDlqId string `protobuf:"bytes,29,opt,name=origin_dlq_id,json=originDlqId,proto3" json:"origin_dlq_id,omitempty"`
+	// No execution starts after it.
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,30,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// 0: the handler need not report progress.
+	HeartbeatTimeoutMs int32 `protobuf:"varint,31,opt,name=heartbeat_timeout_ms,json=heartbeatTimeoutMs,proto3" json:"heartbeat_timeout_ms,omitempty"`
+	// When the worker of the running task last told that it runs, and what its
+	// handler last reported. Only workers that know an orchestrator tell.
+	HeartbeatAt *timestamppb.Timestamp `protobuf:"bytes,32,opt,name=heartbeat_at,json=heartbeatAt,proto3" json:"heartbeat_at,omitempty"`
+	Progress    []byte                 `protobuf:"bytes,33,opt,name=progress,proto3" json:"progress,omitempty"`
+	// Who asked for it: a principal, or anonymous.
+	RequestedBy string `protobuf:"bytes,34,opt,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"`
+	// The first task of the graph that it belongs to; empty: it is alone.
+	GraphId string `protobuf:"bytes,35,opt,name=graph_id,json=graphId,proto3" json:"graph_id,omitempty"`
+	// How many of the tasks that it depends on have not ended yet.
+	OpenDependencies int32 `protobuf:"varint,36,opt,name=open_dependencies,json=openDependencies,proto3" json:"open_dependencies,omitempty"`
+	// "cancel" or "run"; empty: it depends on none.
+	OnDependencyFailure string `protobuf:"bytes,40,opt,name=on_dependency_failure,json=onDependencyFailure,proto3" json:"on_dependency_failure,omitempty"`
+	// The recurring schedule that made it; empty: none did.
+	ScheduleId    string `protobuf:"bytes,42,opt,name=schedule_id,json=scheduleId,proto3" json:"schedule_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[7]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -627,7 +772,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[7]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -640,7 +785,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{7}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Task) GetTaskId() string {
@@ -839,6 +984,76 @@ func (x *Task) GetDlqId() string {
 	return ""
 }
 
+func (x *Task) GetOriginDlqId() string {
+	if x != nil {
+		return x.OriginDlqId
+	}
+	return ""
+}
+
+func (x *Task) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *Task) GetHeartbeatTimeoutMs() int32 {
+	if x != nil {
+		return x.HeartbeatTimeoutMs
+	}
+	return 0
+}
+
+func (x *Task) GetHeartbeatAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HeartbeatAt
+	}
+	return nil
+}
+
+func (x *Task) GetProgress() []byte {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
+func (x *Task) GetRequestedBy() string {
+	if x != nil {
+		return x.RequestedBy
+	}
+	return ""
+}
+
+func (x *Task) GetGraphId() string {
+	if x != nil {
+		return x.GraphId
+	}
+	return ""
+}
+
+func (x *Task) GetOpenDependencies() int32 {
+	if x != nil {
+		return x.OpenDependencies
+	}
+	return 0
+}
+
+func (x *Task) GetOnDependencyFailure() string {
+	if x != nil {
+		return x.OnDependencyFailure
+	}
+	return ""
+}
+
+func (x *Task) GetScheduleId() string {
+	if x != nil {
+		return x.ScheduleId
+	}
+	return ""
+}
+
 type GetTaskRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	TaskId string                 `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
@@ -850,7 +1065,7 @@ type GetTaskRequest struct {
 
 func (x *GetTaskRequest) Reset() {
 	*x = GetTaskRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[8]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -862,7 +1077,7 @@ func (x *GetTaskRequest) String() string {
 func (*GetTaskRequest) ProtoMessage() {}
 
 func (x *GetTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[8]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -875,7 +1090,7 @@ func (x *GetTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskRequest.ProtoReflect.Descriptor instead.
 func (*GetTaskRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{8}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetTaskRequest) GetTaskId() string {
@@ -901,7 +1116,7 @@ type GetTaskResponse struct {
 
 func (x *GetTaskResponse) Reset() {
 	*x = GetTaskResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[9]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -913,7 +1128,7 @@ func (x *GetTaskResponse) String() string {
 func (*GetTaskResponse) ProtoMessage() {}
 
 func (x *GetTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[9]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -926,7 +1141,7 @@ func (x *GetTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskResponse.ProtoReflect.Descriptor instead.
 func (*GetTaskResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{9}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetTaskResponse) GetTask() *Task {
@@ -955,7 +1170,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[10]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1182,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[10]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1195,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{10}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListTasksRequest) GetTenant() string {
@@ -1051,7 +1266,7 @@ type ListTasksResponse struct {
 
 func (x *ListTasksResponse) Reset() {
 	*x = ListTasksResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[11]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1063,7 +1278,7 @@ func (x *ListTasksResponse) String() string {
 func (*ListTasksResponse) ProtoMessage() {}
 
 func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[11]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1076,7 +1291,7 @@ func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksResponse.ProtoReflect.Descriptor instead.
 func (*ListTasksResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{11}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListTasksResponse) GetTasks() []*Task {
@@ -1093,6 +1308,564 @@ func (x *ListTasksResponse) GetNextPageToken() string {
 	return ""
 }
 
+type ListDependenciesRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	TaskId string                 `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	Tenant string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// 1 to 1,000; 0: 100. A page may be shorter where results are long.
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page.
+	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDependenciesRequest) Reset() {
+	*x = ListDependenciesRequest{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDependenciesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDependenciesRequest) ProtoMessage() {}
+
+func (x *ListDependenciesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDependenciesRequest.ProtoReflect.Descriptor instead.
+func (*ListDependenciesRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ListDependenciesRequest) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *ListDependenciesRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ListDependenciesRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListDependenciesRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type ListDependenciesResponse struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Dependencies []*DependencyState     `protobuf:"bytes,1,rep,name=dependencies,proto3" json:"dependencies,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDependenciesResponse) Reset() {
+	*x = ListDependenciesResponse{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDependenciesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDependenciesResponse) ProtoMessage() {}
+
+func (x *ListDependenciesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDependenciesResponse.ProtoReflect.Descriptor instead.
+func (*ListDependenciesResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListDependenciesResponse) GetDependencies() []*DependencyState {
+	if x != nil {
+		return x.Dependencies
+	}
+	return nil
+}
+
+func (x *ListDependenciesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// DependencyState is how a task stands that another depends on.
+type DependencyState struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	TaskId string                 `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// The local name in the call that made both tasks.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Type string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	// Empty if retention removed the task.
+	State string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
+	// The handler's result, null unless the task succeeded.
+	Result        []byte `protobuf:"bytes,5,opt,name=result,proto3" json:"result,omitempty"`
+	ErrorCode     string `protobuf:"bytes,6,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
+	Error         string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DependencyState) Reset() {
+	*x = DependencyState{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DependencyState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DependencyState) ProtoMessage() {}
+
+func (x *DependencyState) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DependencyState.ProtoReflect.Descriptor instead.
+func (*DependencyState) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *DependencyState) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *DependencyState) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DependencyState) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *DependencyState) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *DependencyState) GetResult() []byte {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
+func (x *DependencyState) GetErrorCode() string {
+	if x != nil {
+		return x.ErrorCode
+	}
+	return ""
+}
+
+func (x *DependencyState) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+type GetTaskGraphRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	TaskId string                 `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	Tenant string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// At most this many tasks, 1 to 20,000; 0: 1,000.
+	MaxTasks      int32 `protobuf:"varint,3,opt,name=max_tasks,json=maxTasks,proto3" json:"max_tasks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTaskGraphRequest) Reset() {
+	*x = GetTaskGraphRequest{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTaskGraphRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTaskGraphRequest) ProtoMessage() {}
+
+func (x *GetTaskGraphRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTaskGraphRequest.ProtoReflect.Descriptor instead.
+func (*GetTaskGraphRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *GetTaskGraphRequest) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *GetTaskGraphRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *GetTaskGraphRequest) GetMaxTasks() int32 {
+	if x != nil {
+		return x.MaxTasks
+	}
+	return 0
+}
+
+type GetTaskGraphResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task that was asked for first, then the others.
+	Tasks []*GraphTask `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	// The dependencies between these tasks.
+	Edges []*GraphEdge `protobuf:"bytes,2,rep,name=edges,proto3" json:"edges,omitempty"`
+	// There are more tasks, or more dependencies, than are shown.
+	Truncated     bool `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTaskGraphResponse) Reset() {
+	*x = GetTaskGraphResponse{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTaskGraphResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTaskGraphResponse) ProtoMessage() {}
+
+func (x *GetTaskGraphResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTaskGraphResponse.ProtoReflect.Descriptor instead.
+func (*GetTaskGraphResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *GetTaskGraphResponse) GetTasks() []*GraphTask {
+	if x != nil {
+		return x.Tasks
+	}
+	return nil
+}
+
+func (x *GetTaskGraphResponse) GetEdges() []*GraphEdge {
+	if x != nil {
+		return x.Edges
+	}
+	return nil
+}
+
+func (x *GetTaskGraphResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+// GraphTask is one task of a graph, without payload and result.
+type GraphTask struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The UUID under which the task is stored; edges refer to it.
+	Id     string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	TaskId string `protobuf:"bytes,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	Type   string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	Queue  string `protobuf:"bytes,4,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Empty if retention removed the task.
+	State   string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
+	Attempt int32  `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// How many of the tasks that it depends on have not ended yet.
+	OpenDependencies    int32                  `protobuf:"varint,7,opt,name=open_dependencies,json=openDependencies,proto3" json:"open_dependencies,omitempty"`
+	OnDependencyFailure string                 `protobuf:"bytes,8,opt,name=on_dependency_failure,json=onDependencyFailure,proto3" json:"on_dependency_failure,omitempty"`
+	ErrorCode           string                 `protobuf:"bytes,9,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
+	Error               string                 `protobuf:"bytes,10,opt,name=error,proto3" json:"error,omitempty"`
+	CreatedAt           *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	StartedAt           *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	FinishedAt          *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=finished_at,json=finishedAt,proto3" json:"finished_at,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *GraphTask) Reset() {
+	*x = GraphTask{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GraphTask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GraphTask) ProtoMessage() {}
+
+func (x *GraphTask) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GraphTask.ProtoReflect.Descriptor instead.
+func (*GraphTask) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *GraphTask) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *GraphTask) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *GraphTask) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *GraphTask) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *GraphTask) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *GraphTask) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *GraphTask) GetOpenDependencies() int32 {
+	if x != nil {
+		return x.OpenDependencies
+	}
+	return 0
+}
+
+func (x *GraphTask) GetOnDependencyFailure() string {
+	if x != nil {
+		return x.OnDependencyFailure
+	}
+	return ""
+}
+
+func (x *GraphTask) GetErrorCode() string {
+	if x != nil {
+		return x.ErrorCode
+	}
+	return ""
+}
+
+func (x *GraphTask) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *GraphTask) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+func (x *GraphTask) GetStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartedAt
+	}
+	return nil
+}
+
+func (x *GraphTask) GetFinishedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FinishedAt
+	}
+	return nil
+}
+
+// GraphEdge: the task id depends on the task upstream_id.
+type GraphEdge struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Id         string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	UpstreamId string                 `protobuf:"bytes,2,opt,name=upstream_id,json=upstreamId,proto3" json:"upstream_id,omitempty"`
+	// What the task's handler knows the upstream by.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// The end of the upstream was counted.
+	Settled       bool `protobuf:"varint,4,opt,name=settled,proto3" json:"settled,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GraphEdge) Reset() {
+	*x = GraphEdge{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GraphEdge) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GraphEdge) ProtoMessage() {}
+
+func (x *GraphEdge) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GraphEdge.ProtoReflect.Descriptor instead.
+func (*GraphEdge) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *GraphEdge) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *GraphEdge) GetUpstreamId() string {
+	if x != nil {
+		return x.UpstreamId
+	}
+	return ""
+}
+
+func (x *GraphEdge) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GraphEdge) GetSettled() bool {
+	if x != nil {
+		return x.Settled
+	}
+	return false
+}
+
 type CountTasksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
@@ -1104,7 +1877,7 @@ type CountTasksRequest struct {
 
 func (x *CountTasksRequest) Reset() {
 	*x = CountTasksRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[12]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1889,7 @@ func (x *CountTasksRequest) String() string {
 func (*CountTasksRequest) ProtoMessage() {}
 
 func (x *CountTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[12]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1902,7 @@ func (x *CountTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountTasksRequest.ProtoReflect.Descriptor instead.
 func (*CountTasksRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{12}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CountTasksRequest) GetTenant() string {
@@ -1162,7 +1935,7 @@ type CountTasksResponse struct {
 
 func (x *CountTasksResponse) Reset() {
 	*x = CountTasksResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[13]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1174,7 +1947,7 @@ func (x *CountTasksResponse) String() string {
 func (*CountTasksResponse) ProtoMessage() {}
 
 func (x *CountTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[13]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1187,7 +1960,7 @@ func (x *CountTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountTasksResponse.ProtoReflect.Descriptor instead.
 func (*CountTasksResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{13}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CountTasksResponse) GetCounts() []*StateCount {
@@ -1207,7 +1980,7 @@ type StateCount struct {
 
 func (x *StateCount) Reset() {
 	*x = StateCount{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[14]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1219,7 +1992,7 @@ func (x *StateCount) String() string {
 func (*StateCount) ProtoMessage() {}
 
 func (x *StateCount) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[14]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1232,7 +2005,7 @@ func (x *StateCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateCount.ProtoReflect.Descriptor instead.
 func (*StateCount) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{14}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StateCount) GetState() string {
@@ -1258,7 +2031,7 @@ type GetQueueRequest struct {
 
 func (x *GetQueueRequest) Reset() {
 	*x = GetQueueRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[15]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1270,7 +2043,7 @@ func (x *GetQueueRequest) String() string {
 func (*GetQueueRequest) ProtoMessage() {}
 
 func (x *GetQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[15]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1283,7 +2056,7 @@ func (x *GetQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueRequest.ProtoReflect.Descriptor instead.
 func (*GetQueueRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{15}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetQueueRequest) GetQueue() string {
@@ -1313,7 +2086,7 @@ type GetQueueResponse struct {
 
 func (x *GetQueueResponse) Reset() {
 	*x = GetQueueResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[16]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +2098,7 @@ func (x *GetQueueResponse) String() string {
 func (*GetQueueResponse) ProtoMessage() {}
 
 func (x *GetQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[16]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +2111,7 @@ func (x *GetQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueResponse.ProtoReflect.Descriptor instead.
 func (*GetQueueResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{16}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetQueueResponse) GetQueue() string {
@@ -1402,7 +2175,7 @@ type WaitTaskRequest struct {
 
 func (x *WaitTaskRequest) Reset() {
 	*x = WaitTaskRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[17]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1414,7 +2187,7 @@ func (x *WaitTaskRequest) String() string {
 func (*WaitTaskRequest) ProtoMessage() {}
 
 func (x *WaitTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[17]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1427,7 +2200,7 @@ func (x *WaitTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitTaskRequest.ProtoReflect.Descriptor instead.
 func (*WaitTaskRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{17}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WaitTaskRequest) GetTaskId() string {
@@ -1462,7 +2235,7 @@ type WaitTaskResponse struct {
 
 func (x *WaitTaskResponse) Reset() {
 	*x = WaitTaskResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[18]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1474,7 +2247,7 @@ func (x *WaitTaskResponse) String() string {
 func (*WaitTaskResponse) ProtoMessage() {}
 
 func (x *WaitTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[18]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +2260,7 @@ func (x *WaitTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitTaskResponse.ProtoReflect.Descriptor instead.
 func (*WaitTaskResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{18}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WaitTaskResponse) GetDone() bool {
@@ -1525,7 +2298,9 @@ type Event struct {
 	ErrorCode      string                 `protobuf:"bytes,13,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
 	Reason         string                 `protobuf:"bytes,14,opt,name=reason,proto3" json:"reason,omitempty"`
 	BackoffDelayMs *wrapperspb.Int64Value `protobuf:"bytes,15,opt,name=backoff_delay_ms,json=backoffDelayMs,proto3" json:"backoff_delay_ms,omitempty"`
-	// Who caused it: api, dispatcher, worker, reclaimer, reconciler, deadletter.
+	// Who caused it: api, dispatcher, worker, reclaimer, reconciler, timeout,
+	// deadletter, retention, alerts, internal-jobs, or user:NAME for what a person
+	// did.
 	Actor    string `protobuf:"bytes,16,opt,name=actor,proto3" json:"actor,omitempty"`
 	WorkerId string `protobuf:"bytes,17,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
 	// The stream entry it is about.
@@ -1541,7 +2316,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[19]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1553,7 +2328,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[19]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1566,7 +2341,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{19}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Event) GetEventId() string {
@@ -1730,14 +2505,20 @@ type ListEventsRequest struct {
 	// Only events with a higher seq.
 	AfterSeq int32 `protobuf:"varint,3,opt,name=after_seq,json=afterSeq,proto3" json:"after_seq,omitempty"`
 	// 1 to 1,000; 0: 100.
-	PageSize      int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// Only these event types, e.g. "task.failed".
+	Types []string `protobuf:"bytes,5,rep,name=types,proto3" json:"types,omitempty"`
+	// Only events of this attempt, 1, 2, 3 …; 0: of all.
+	Attempt int32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Only events of this run, task_id:attempt. At most one of the two may be set.
+	RunId         string `protobuf:"bytes,7,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[20]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1749,7 +2530,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[20]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1762,7 +2543,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{20}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListEventsRequest) GetTaskId() string {
@@ -1793,6 +2574,27 @@ func (x *ListEventsRequest) GetPageSize() int32 {
 	return 0
 }
 
+func (x *ListEventsRequest) GetTypes() []string {
+	if x != nil {
+		return x.Types
+	}
+	return nil
+}
+
+func (x *ListEventsRequest) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *ListEventsRequest) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
 type ListEventsResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Events []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
@@ -1804,7 +2606,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[21]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1816,7 +2618,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[21]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1829,7 +2631,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{21}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -1842,6 +2644,660 @@ func (x *ListEventsResponse) GetEvents() []*Event {
 func (x *ListEventsResponse) GetNextAfterSeq() int32 {
 	if x != nil {
 		return x.NextAfterSeq
+	}
+	return 0
+}
+
+// SearchEventsRequest admits events that meet every field that is set. Without
+// workflow_id, trace_id and since it is the events of the last 24 hours.
+type SearchEventsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The graph that the tasks belong to (a graph_id), or one task's id.
+	WorkflowId string `protobuf:"bytes,1,opt,name=workflow_id,json=workflowId,proto3" json:"workflow_id,omitempty"`
+	// The trace that the tasks belong to.
+	TraceId string `protobuf:"bytes,2,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
+	// Whose tasks. Empty: "default" if workflow_id is a task's name, else anybody's.
+	Tenant string `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Only these event types, e.g. "task.failed".
+	Types []string `protobuf:"bytes,4,rep,name=types,proto3" json:"types,omitempty"`
+	// Only events of this attempt, 1, 2, 3 …; 0: of all.
+	Attempt int32 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Only events at or after, and before, a time.
+	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	Until *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=until,proto3" json:"until,omitempty"`
+	// 1 to 1,000; 0: 100.
+	PageSize int32 `protobuf:"varint,8,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page, with the same filters.
+	PageToken     string `protobuf:"bytes,9,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchEventsRequest) Reset() {
+	*x = SearchEventsRequest{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchEventsRequest) ProtoMessage() {}
+
+func (x *SearchEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchEventsRequest.ProtoReflect.Descriptor instead.
+func (*SearchEventsRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *SearchEventsRequest) GetWorkflowId() string {
+	if x != nil {
+		return x.WorkflowId
+	}
+	return ""
+}
+
+func (x *SearchEventsRequest) GetTraceId() string {
+	if x != nil {
+		return x.TraceId
+	}
+	return ""
+}
+
+func (x *SearchEventsRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *SearchEventsRequest) GetTypes() []string {
+	if x != nil {
+		return x.Types
+	}
+	return nil
+}
+
+func (x *SearchEventsRequest) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *SearchEventsRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *SearchEventsRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *SearchEventsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *SearchEventsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type SearchEventsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In order of occurred_at; a task's own events in order of seq if they
+	// occurred at the same time.
+	Events []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	// Empty on the last page. A page may have fewer events than asked for, or none,
+	// and not be the last one: the rest is left to the next call.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchEventsResponse) Reset() {
+	*x = SearchEventsResponse{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchEventsResponse) ProtoMessage() {}
+
+func (x *SearchEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchEventsResponse.ProtoReflect.Descriptor instead.
+func (*SearchEventsResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *SearchEventsResponse) GetEvents() []*Event {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *SearchEventsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+type ListStateEventsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TaskId        string                 `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListStateEventsRequest) Reset() {
+	*x = ListStateEventsRequest{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListStateEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListStateEventsRequest) ProtoMessage() {}
+
+func (x *ListStateEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListStateEventsRequest.ProtoReflect.Descriptor instead.
+func (*ListStateEventsRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *ListStateEventsRequest) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *ListStateEventsRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+type ListStateEventsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Events        []*StateEvent          `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListStateEventsResponse) Reset() {
+	*x = ListStateEventsResponse{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListStateEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListStateEventsResponse) ProtoMessage() {}
+
+func (x *ListStateEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListStateEventsResponse.ProtoReflect.Descriptor instead.
+func (*ListStateEventsResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *ListStateEventsResponse) GetEvents() []*StateEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+// StateEvent is a change of state in the task scheduling contract's shape.
+type StateEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Always "task_state_changed".
+	Type          string       `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	Source        string       `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
+	SessionKey    string       `protobuf:"bytes,3,opt,name=session_key,json=sessionKey,proto3" json:"session_key,omitempty"`
+	EventId       string       `protobuf:"bytes,4,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
+	Payload       *StateChange `protobuf:"bytes,5,opt,name=payload,proto3" json:"payload,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StateEvent) Reset() {
+	*x = StateEvent{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StateEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StateEvent) ProtoMessage() {}
+
+func (x *StateEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StateEvent.ProtoReflect.Descriptor instead.
+func (*StateEvent) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *StateEvent) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *StateEvent) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *StateEvent) GetSessionKey() string {
+	if x != nil {
+		return x.SessionKey
+	}
+	return ""
+}
+
+func (x *StateEvent) GetEventId() string {
+	if x != nil {
+		return x.EventId
+	}
+	return ""
+}
+
+func (x *StateEvent) GetPayload() *StateChange {
+	if x != nil {
+		return x.Payload
+	}
+	return nil
+}
+
+type StateChange struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	TaskId string                 `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// Empty at the task's creation.
+	FromState  string                 `protobuf:"bytes,2,opt,name=from_state,json=fromState,proto3" json:"from_state,omitempty"`
+	ToState    string                 `protobuf:"bytes,3,opt,name=to_state,json=toState,proto3" json:"to_state,omitempty"`
+	OccurredAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=occurred_at,json=occurredAt,proto3" json:"occurred_at,omitempty"`
+	// The task's after the change.
+	Attempt int32 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Empty where nothing went wrong.
+	ReasonCode    string `protobuf:"bytes,6,opt,name=reason_code,json=reasonCode,proto3" json:"reason_code,omitempty"`
+	ReasonMessage string `protobuf:"bytes,7,opt,name=reason_message,json=reasonMessage,proto3" json:"reason_message,omitempty"`
+	IdempotentHit bool   `protobuf:"varint,8,opt,name=idempotent_hit,json=idempotentHit,proto3" json:"idempotent_hit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StateChange) Reset() {
+	*x = StateChange{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StateChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StateChange) ProtoMessage() {}
+
+func (x *StateChange) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StateChange.ProtoReflect.Descriptor instead.
+func (*StateChange) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *StateChange) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *StateChange) GetFromState() string {
+	if x != nil {
+		return x.FromState
+	}
+	return ""
+}
+
+func (x *StateChange) GetToState() string {
+	if x != nil {
+		return x.ToState
+	}
+	return ""
+}
+
+func (x *StateChange) GetOccurredAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OccurredAt
+	}
+	return nil
+}
+
+func (x *StateChange) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *StateChange) GetReasonCode() string {
+	if x != nil {
+		return x.ReasonCode
+	}
+	return ""
+}
+
+func (x *StateChange) GetReasonMessage() string {
+	if x != nil {
+		return x.ReasonMessage
+	}
+	return ""
+}
+
+func (x *StateChange) GetIdempotentHit() bool {
+	if x != nil {
+		return x.IdempotentHit
+	}
+	return false
+}
+
+type GetWorkflowRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A graph's id, or a task's.
+	WorkflowId string `protobuf:"bytes,1,opt,name=workflow_id,json=workflowId,proto3" json:"workflow_id,omitempty"`
+	// Whose task, if it is a name. Empty: "default".
+	Tenant        string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetWorkflowRequest) Reset() {
+	*x = GetWorkflowRequest{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetWorkflowRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetWorkflowRequest) ProtoMessage() {}
+
+func (x *GetWorkflowRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetWorkflowRequest.ProtoReflect.Descriptor instead.
+func (*GetWorkflowRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *GetWorkflowRequest) GetWorkflowId() string {
+	if x != nil {
+		return x.WorkflowId
+	}
+	return ""
+}
+
+func (x *GetWorkflowRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+type GetWorkflowResponse struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	WorkflowId string                 `protobuf:"bytes,1,opt,name=workflow_id,json=workflowId,proto3" json:"workflow_id,omitempty"`
+	// The state of a task that is alone. Of a graph: running until all of its tasks
+	// have ended, then failed or cancelled if one of them did, else succeeded.
+	Status        string                 `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	Tasks         int64                  `protobuf:"varint,3,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	OpenTasks     int64                  `protobuf:"varint,4,opt,name=open_tasks,json=openTasks,proto3" json:"open_tasks,omitempty"`
+	RetryContext  *RetryContext          `protobuf:"bytes,5,opt,name=retry_context,json=retryContext,proto3" json:"retry_context,omitempty"`
+	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	UpdatedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetWorkflowResponse) Reset() {
+	*x = GetWorkflowResponse{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetWorkflowResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetWorkflowResponse) ProtoMessage() {}
+
+func (x *GetWorkflowResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetWorkflowResponse.ProtoReflect.Descriptor instead.
+func (*GetWorkflowResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *GetWorkflowResponse) GetWorkflowId() string {
+	if x != nil {
+		return x.WorkflowId
+	}
+	return ""
+}
+
+func (x *GetWorkflowResponse) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+func (x *GetWorkflowResponse) GetTasks() int64 {
+	if x != nil {
+		return x.Tasks
+	}
+	return 0
+}
+
+func (x *GetWorkflowResponse) GetOpenTasks() int64 {
+	if x != nil {
+		return x.OpenTasks
+	}
+	return 0
+}
+
+func (x *GetWorkflowResponse) GetRetryContext() *RetryContext {
+	if x != nil {
+		return x.RetryContext
+	}
+	return nil
+}
+
+func (x *GetWorkflowResponse) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+func (x *GetWorkflowResponse) GetUpdatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UpdatedAt
+	}
+	return nil
+}
+
+// RetryContext is where a workflow stands in its retries.
+type RetryContext struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The attempt that was scheduled last; 1 before the first retry.
+	CurrentAttempt int32 `protobuf:"varint,1,opt,name=current_attempt,json=currentAttempt,proto3" json:"current_attempt,omitempty"`
+	// The delay before it in milliseconds; 0 before the first retry.
+	LastBackoff   int64 `protobuf:"varint,2,opt,name=last_backoff,json=lastBackoff,proto3" json:"last_backoff,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetryContext) Reset() {
+	*x = RetryContext{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetryContext) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetryContext) ProtoMessage() {}
+
+func (x *RetryContext) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetryContext.ProtoReflect.Descriptor instead.
+func (*RetryContext) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *RetryContext) GetCurrentAttempt() int32 {
+	if x != nil {
+		return x.CurrentAttempt
+	}
+	return 0
+}
+
+func (x *RetryContext) GetLastBackoff() int64 {
+	if x != nil {
+		return x.LastBackoff
 	}
 	return 0
 }
@@ -1864,7 +3320,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[22]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1876,7 +3332,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[22]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1889,7 +3345,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{22}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WatchEventsRequest) GetPosition() string {
@@ -1932,7 +3388,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[23]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1944,7 +3400,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[23]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1957,7 +3413,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{23}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WatchEventsResponse) GetEvents() []*Event {
@@ -1974,46 +3430,32 @@ func (x *WatchEventsResponse) GetPosition() string {
 	return ""
 }
 
-// DeadLetter is a task that was given up, or a stream entry that was no task.
-type DeadLetter struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	DlqId string                 `protobuf:"bytes,1,opt,name=dlq_id,json=dlqId,proto3" json:"dlq_id,omitempty"`
-	// Empty for an entry that was no task.
-	TaskId     string                 `protobuf:"bytes,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	Tenant     string                 `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Queue      string                 `protobuf:"bytes,4,opt,name=queue,proto3" json:"queue,omitempty"`
-	Type       string                 `protobuf:"bytes,5,opt,name=type,proto3" json:"type,omitempty"`
-	Payload    []byte                 `protobuf:"bytes,6,opt,name=payload,proto3" json:"payload,omitempty"`
-	ErrorCode  string                 `protobuf:"bytes,7,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
-	Error      string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`
-	RetryCount int32                  `protobuf:"varint,9,opt,name=retry_count,json=retryCount,proto3" json:"retry_count,omitempty"`
-	FailedAt   *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=failed_at,json=failedAt,proto3" json:"failed_at,omitempty"`
-	// Where an entry that was no task was found.
-	Stream    string `protobuf:"bytes,11,opt,name=stream,proto3" json:"stream,omitempty"`
-	MessageId string `protobuf:"bytes,12,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
-	// The fields of an entry that was no task, a JSON object of strings.
-	Raw []byte `protobuf:"bytes,13,opt,name=raw,proto3" json:"raw,omitempty"`
-	// When it was known to be in stream:dlq.
-	RecordedAt    *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=recorded_at,json=recordedAt,proto3" json:"recorded_at,omitempty"`
+type CancelTaskRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	TaskId string                 `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// Whose task, if task_id is a name. Empty: "default".
+	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Why, at most 1,024 bytes; kept in the event log.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *DeadLetter) Reset() {
-	*x = DeadLetter{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[24]
+func (x *CancelTaskRequest) Reset() {
+	*x = CancelTaskRequest{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *DeadLetter) String() string {
+func (x *CancelTaskRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*DeadLetter) ProtoMessage() {}
+func (*CancelTaskRequest) ProtoMessage() {}
 
-func (x *DeadLetter) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[24]
+func (x *CancelTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2024,137 +3466,235 @@ func (x *DeadLetter) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use DeadLetter.ProtoReflect.Descriptor instead.
-func (*DeadLetter) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{24}
+// Deprecated: Use CancelTaskRequest.ProtoReflect.Descriptor instead.
+func (*CancelTaskRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{41}
 }
 
-func (x *DeadLetter) GetDlqId() string {
-	if x != nil {
-		return x.DlqId
-	}
-	return ""
-}
-
-func (x *DeadLetter) GetTaskId() string {
+func (x *CancelTaskRequest) GetTaskId() string {
 	if x != nil {
 		return x.TaskId
 	}
 	return ""
 }
 
-func (x *DeadLetter) GetTenant() string {
+func (x *CancelTaskRequest) GetTenant() string {
 	if x != nil {
 		return x.Tenant
 	}
 	return ""
 }
 
-func (x *DeadLetter) GetQueue() string {
+func (x *CancelTaskRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type CancelTaskResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Task  *Task                  `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	// True if the task was cancelled already.
+	AlreadyCancelled bool `protobuf:"varint,2,opt,name=already_cancelled,json=alreadyCancelled,proto3" json:"already_cancelled,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *CancelTaskResponse) Reset() {
+	*x = CancelTaskResponse{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelTaskResponse) ProtoMessage() {}
+
+func (x *CancelTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelTaskResponse.ProtoReflect.Descriptor instead.
+func (*CancelTaskResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *CancelTaskResponse) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+func (x *CancelTaskResponse) GetAlreadyCancelled() bool {
+	if x != nil {
+		return x.AlreadyCancelled
+	}
+	return false
+}
+
+// CancelTasksRequest admits tasks that meet every field that is set. At least
+// one of queue, type, states, created_before must be set, or all_tasks.
+type CancelTasksRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose tasks. Empty: "default".
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Queue  string `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
+	Type   string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	// Any of pending, waiting_approval, queued, running, retrying, interrupted;
+	// empty: all of these.
+	States        []string               `protobuf:"bytes,4,rep,name=states,proto3" json:"states,omitempty"`
+	CreatedAfter  *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=created_after,json=createdAfter,proto3" json:"created_after,omitempty"`
+	CreatedBefore *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created_before,json=createdBefore,proto3" json:"created_before,omitempty"`
+	// Why, at most 1,024 bytes; kept in the event log.
+	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	// 1 to 10,000; 0: 1,000.
+	MaxTasks int32 `protobuf:"varint,8,opt,name=max_tasks,json=maxTasks,proto3" json:"max_tasks,omitempty"`
+	// Admit every task of the tenant that can be cancelled.
+	AllTasks bool `protobuf:"varint,9,opt,name=all_tasks,json=allTasks,proto3" json:"all_tasks,omitempty"`
+	// Only count what would be cancelled, at most max_tasks.
+	DryRun        bool `protobuf:"varint,10,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelTasksRequest) Reset() {
+	*x = CancelTasksRequest{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelTasksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelTasksRequest) ProtoMessage() {}
+
+func (x *CancelTasksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelTasksRequest.ProtoReflect.Descriptor instead.
+func (*CancelTasksRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *CancelTasksRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *CancelTasksRequest) GetQueue() string {
 	if x != nil {
 		return x.Queue
 	}
 	return ""
 }
 
-func (x *DeadLetter) GetType() string {
+func (x *CancelTasksRequest) GetType() string {
 	if x != nil {
 		return x.Type
 	}
 	return ""
 }
 
-func (x *DeadLetter) GetPayload() []byte {
+func (x *CancelTasksRequest) GetStates() []string {
 	if x != nil {
-		return x.Payload
+		return x.States
 	}
 	return nil
 }
 
-func (x *DeadLetter) GetErrorCode() string {
+func (x *CancelTasksRequest) GetCreatedAfter() *timestamppb.Timestamp {
 	if x != nil {
-		return x.ErrorCode
+		return x.CreatedAfter
+	}
+	return nil
+}
+
+func (x *CancelTasksRequest) GetCreatedBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedBefore
+	}
+	return nil
+}
+
+func (x *CancelTasksRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
 	}
 	return ""
 }
 
-func (x *DeadLetter) GetError() string {
+func (x *CancelTasksRequest) GetMaxTasks() int32 {
 	if x != nil {
-		return x.Error
-	}
-	return ""
-}
-
-func (x *DeadLetter) GetRetryCount() int32 {
-	if x != nil {
-		return x.RetryCount
+		return x.MaxTasks
 	}
 	return 0
 }
 
-func (x *DeadLetter) GetFailedAt() *timestamppb.Timestamp {
+func (x *CancelTasksRequest) GetAllTasks() bool {
 	if x != nil {
-		return x.FailedAt
+		return x.AllTasks
 	}
-	return nil
+	return false
 }
 
-func (x *DeadLetter) GetStream() string {
+func (x *CancelTasksRequest) GetDryRun() bool {
 	if x != nil {
-		return x.Stream
+		return x.DryRun
 	}
-	return ""
+	return false
 }
 
-func (x *DeadLetter) GetMessageId() string {
-	if x != nil {
-		return x.MessageId
-	}
-	return ""
-}
-
-func (x *DeadLetter) GetRaw() []byte {
-	if x != nil {
-		return x.Raw
-	}
-	return nil
-}
-
-func (x *DeadLetter) GetRecordedAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.RecordedAt
-	}
-	return nil
-}
-
-type ListDeadLettersRequest struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	Tenant    string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Type      string                 `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
-	ErrorCode string                 `protobuf:"bytes,3,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
-	// 1 to 1,000; 0: 100.
-	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the previous page, with the same filters.
-	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+type CancelTasksResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many tasks this call cancelled, or would have.
+	Cancelled int32 `protobuf:"varint,1,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
+	// Whether the filter may admit more tasks.
+	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ListDeadLettersRequest) Reset() {
-	*x = ListDeadLettersRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[25]
+func (x *CancelTasksResponse) Reset() {
+	*x = CancelTasksResponse{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ListDeadLettersRequest) String() string {
+func (x *CancelTasksResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ListDeadLettersRequest) ProtoMessage() {}
+func (*CancelTasksResponse) ProtoMessage() {}
 
-func (x *ListDeadLettersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[25]
+func (x *CancelTasksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2165,70 +3705,134 @@ func (x *ListDeadLettersRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ListDeadLettersRequest.ProtoReflect.Descriptor instead.
-func (*ListDeadLettersRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{25}
+// Deprecated: Use CancelTasksResponse.ProtoReflect.Descriptor instead.
+func (*CancelTasksResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{44}
 }
 
-func (x *ListDeadLettersRequest) GetTenant() string {
+func (x *CancelTasksResponse) GetCancelled() int32 {
+	if x != nil {
+		return x.Cancelled
+	}
+	return 0
+}
+
+func (x *CancelTasksResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+type RescheduleTaskRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	TaskId string                 `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// Whose task, if task_id is a name. Empty: "default".
+	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// "now", "at" (scheduled_at) or "delay" (delay_ms, from now on). Required.
+	ScheduleType string                 `protobuf:"bytes,3,opt,name=schedule_type,json=scheduleType,proto3" json:"schedule_type,omitempty"`
+	ScheduledAt  *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=scheduled_at,json=scheduledAt,proto3" json:"scheduled_at,omitempty"`
+	DelayMs      int64                  `protobuf:"varint,5,opt,name=delay_ms,json=delayMs,proto3" json:"delay_ms,omitempty"`
+	// Why, at most 1,024 bytes; kept in the event log.
+	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RescheduleTaskRequest) Reset() {
+	*x = RescheduleTaskRequest{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RescheduleTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RescheduleTaskRequest) ProtoMessage() {}
+
+func (x *RescheduleTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RescheduleTaskRequest.ProtoReflect.Descriptor instead.
+func (*RescheduleTaskRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *RescheduleTaskRequest) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *RescheduleTaskRequest) GetTenant() string {
 	if x != nil {
 		return x.Tenant
 	}
 	return ""
 }
 
-func (x *ListDeadLettersRequest) GetType() string {
+func (x *RescheduleTaskRequest) GetScheduleType() string {
 	if x != nil {
-		return x.Type
+		return x.ScheduleType
 	}
 	return ""
 }
 
-func (x *ListDeadLettersRequest) GetErrorCode() string {
+func (x *RescheduleTaskRequest) GetScheduledAt() *timestamppb.Timestamp {
 	if x != nil {
-		return x.ErrorCode
+		return x.ScheduledAt
 	}
-	return ""
+	return nil
 }
 
-func (x *ListDeadLettersRequest) GetPageSize() int32 {
+func (x *RescheduleTaskRequest) GetDelayMs() int64 {
 	if x != nil {
-		return x.PageSize
+		return x.DelayMs
 	}
 	return 0
 }
 
-func (x *ListDeadLettersRequest) GetPageToken() string {
+func (x *RescheduleTaskRequest) GetReason() string {
 	if x != nil {
-		return x.PageToken
+		return x.Reason
 	}
 	return ""
 }
 
-type ListDeadLettersResponse struct {
-	state       protoimpl.MessageState `protogen:"open.v1"`
-	DeadLetters []*DeadLetter          `protobuf:"bytes,1,rep,name=dead_letters,json=deadLetters,proto3" json:"dead_letters,omitempty"`
-	// Empty on the last page.
-	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+type RescheduleTaskResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Task          *Task                  `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ListDeadLettersResponse) Reset() {
-	*x = ListDeadLettersResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[26]
+func (x *RescheduleTaskResponse) Reset() {
+	*x = RescheduleTaskResponse{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ListDeadLettersResponse) String() string {
+func (x *RescheduleTaskResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ListDeadLettersResponse) ProtoMessage() {}
+func (*RescheduleTaskResponse) ProtoMessage() {}
 
-func (x *ListDeadLettersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[26]
+func (x *RescheduleTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2239,47 +3843,39 @@ func (x *ListDeadLettersResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ListDeadLettersResponse.ProtoReflect.Descriptor instead.
-func (*ListDeadLettersResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{26}
+// Deprecated: Use RescheduleTaskResponse.ProtoReflect.Descriptor instead.
+func (*RescheduleTaskResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{46}
 }
 
-func (x *ListDeadLettersResponse) GetDeadLetters() []*DeadLetter {
+func (x *RescheduleTaskResponse) GetTask() *Task {
 	if x != nil {
-		return x.DeadLetters
+		return x.Task
 	}
 	return nil
 }
 
-func (x *ListDeadLettersResponse) GetNextPageToken() string {
-	if x != nil {
-		return x.NextPageToken
-	}
-	return ""
-}
-
-type GetDeadLetterRequest struct {
+type GetDeploymentRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	DlqId         string                 `protobuf:"bytes,1,opt,name=dlq_id,json=dlqId,proto3" json:"dlq_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetDeadLetterRequest) Reset() {
-	*x = GetDeadLetterRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[27]
+func (x *GetDeploymentRequest) Reset() {
+	*x = GetDeploymentRequest{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetDeadLetterRequest) String() string {
+func (x *GetDeploymentRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetDeadLetterRequest) ProtoMessage() {}
+func (*GetDeploymentRequest) ProtoMessage() {}
 
-func (x *GetDeadLetterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[27]
+func (x *GetDeploymentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2290,40 +3886,39 @@ func (x *GetDeadLetterRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetDeadLetterRequest.ProtoReflect.Descriptor instead.
-func (*GetDeadLetterRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{27}
+// Deprecated: Use GetDeploymentRequest.ProtoReflect.Descriptor instead.
+func (*GetDeploymentRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{47}
 }
 
-func (x *GetDeadLetterRequest) GetDlqId() string {
-	if x != nil {
-		return x.DlqId
-	}
-	return ""
-}
-
-type GetDeadLetterResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	DeadLetter    *DeadLetter            `protobuf:"bytes,1,opt,name=dead_letter,json=deadLetter,proto3" json:"dead_letter,omitempty"`
+type GetDeploymentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A UUID made with the database.
+	DeploymentId string `protobuf:"bytes,1,opt,name=deployment_id,json=deploymentId,proto3" json:"deployment_id,omitempty"`
+	// The jitter seed, 64 hexadecimal digits.
+	Seed      string                 `protobuf:"bytes,2,opt,name=seed,proto3" json:"seed,omitempty"`
+	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	// The version of the orchestrator that answers.
+	Version       string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetDeadLetterResponse) Reset() {
-	*x = GetDeadLetterResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[28]
+func (x *GetDeploymentResponse) Reset() {
+	*x = GetDeploymentResponse{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetDeadLetterResponse) String() string {
+func (x *GetDeploymentResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetDeadLetterResponse) ProtoMessage() {}
+func (*GetDeploymentResponse) ProtoMessage() {}
 
-func (x *GetDeadLetterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[28]
+func (x *GetDeploymentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2334,23 +3929,44 @@ func (x *GetDeadLetterResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetDeadLetterResponse.ProtoReflect.Descriptor instead.
-func (*GetDeadLetterResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{28}
+// Deprecated: Use GetDeploymentResponse.ProtoReflect.Descriptor instead.
+func (*GetDeploymentResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{48}
 }
 
-func (x *GetDeadLetterResponse) GetDeadLetter() *DeadLetter {
+func (x *GetDeploymentResponse) GetDeploymentId() string {
 	if x != nil {
-		return x.DeadLetter
+		return x.DeploymentId
+	}
+	return ""
+}
+
+func (x *GetDeploymentResponse) GetSeed() string {
+	if x != nil {
+		return x.Seed
+	}
+	return ""
+}
+
+func (x *GetDeploymentResponse) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
 	}
 	return nil
+}
+
+func (x *GetDeploymentResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
 }
 
 var File_penstock_v1_tasks_proto protoreflect.FileDescriptor
 
 const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\n" +
-	"\x17penstock/v1/tasks.proto\x12\vpenstock.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1egoogle/protobuf/wrappers.proto\x1a\x19penstock/v1/options.proto\"\xa1\x04\n" +
+	"\x17penstock/v1/tasks.proto\x12\vpenstock.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1egoogle/protobuf/wrappers.proto\x1a\x19penstock/v1/options.proto\"\x92\a\n" +
 	"\x0eEnqueueRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x1e\n" +
@@ -2368,9 +3984,23 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\x06tenant\x18\v \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05queue\x18\f \x01(\tR\x05queue\x12\x19\n" +
 	"\btrace_id\x18\r \x01(\tR\atraceId\x12;\n" +
-	"\fretry_policy\x18\x0e \x01(\v2\x18.penstock.v1.RetryPolicyR\vretryPolicyB\r\n" +
+	"\fretry_policy\x18\x0e \x01(\v2\x18.penstock.v1.RetryPolicyR\vretryPolicy\x129\n" +
+	"\n" +
+	"expires_at\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12C\n" +
+	"\x1cschedule_to_start_timeout_ms\x18\x10 \x01(\x03H\x02R\x18scheduleToStartTimeoutMs\x88\x01\x01\x125\n" +
+	"\x14heartbeat_timeout_ms\x18\x11 \x01(\x05H\x03R\x12heartbeatTimeoutMs\x88\x01\x01\x126\n" +
+	"\n" +
+	"depends_on\x18\x12 \x03(\v2\x17.penstock.v1.DependencyR\tdependsOn\x12\x12\n" +
+	"\x04name\x18\x13 \x01(\tR\x04name\x122\n" +
+	"\x15on_dependency_failure\x18\x14 \x01(\tR\x13onDependencyFailureB\r\n" +
 	"\v_timeout_msB\x0e\n" +
-	"\f_max_retries\"\xed\x01\n" +
+	"\f_max_retriesB\x1f\n" +
+	"\x1d_schedule_to_start_timeout_msB\x17\n" +
+	"\x15_heartbeat_timeout_ms\"9\n" +
+	"\n" +
+	"Dependency\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\xed\x01\n" +
 	"\vRetryPolicy\x12\x1a\n" +
 	"\bstrategy\x18\x01 \x01(\tR\bstrategy\x12\x1c\n" +
 	"\abase_ms\x18\x02 \x01(\x03H\x00R\x06baseMs\x88\x01\x01\x12)\n" +
@@ -2399,7 +4029,7 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x14\n" +
 	"\x05field\x18\x02 \x01(\tR\x05field\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x1c\n" +
-	"\tretryable\x18\x04 \x01(\bR\tretryable\"\xf6\b\n" +
+	"\tretryable\x18\x04 \x01(\bR\tretryable\"\xa8\f\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x14\n" +
@@ -2436,7 +4066,19 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\apayload\x18\x19 \x01(\fB\x04\xe8\xe0\x18\x01R\apayload\x12\x1c\n" +
 	"\x06result\x18\x1a \x01(\fB\x04\xe8\xe0\x18\x01R\x06result\x12;\n" +
 	"\fretry_policy\x18\x1b \x01(\v2\x18.penstock.v1.RetryPolicyR\vretryPolicy\x12\x15\n" +
-	"\x06dlq_id\x18\x1c \x01(\tR\x05dlqId\"A\n" +
+	"\x06dlq_id\x18\x1c \x01(\tR\x05dlqId\x12\"\n" +
+	"\rorigin_dlq_id\x18\x1d \x01(\tR\voriginDlqId\x129\n" +
+	"\n" +
+	"expires_at\x18\x1e \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x120\n" +
+	"\x14heartbeat_timeout_ms\x18\x1f \x01(\x05R\x12heartbeatTimeoutMs\x12=\n" +
+	"\fheartbeat_at\x18  \x01(\v2\x1a.google.protobuf.TimestampR\vheartbeatAt\x12 \n" +
+	"\bprogress\x18! \x01(\fB\x04\xe8\xe0\x18\x01R\bprogress\x12!\n" +
+	"\frequested_by\x18\" \x01(\tR\vrequestedBy\x12\x19\n" +
+	"\bgraph_id\x18# \x01(\tR\agraphId\x12+\n" +
+	"\x11open_dependencies\x18$ \x01(\x05R\x10openDependencies\x122\n" +
+	"\x15on_dependency_failure\x18( \x01(\tR\x13onDependencyFailure\x12\x1f\n" +
+	"\vschedule_id\x18* \x01(\tR\n" +
+	"scheduleId\"A\n" +
 	"\x0eGetTaskRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\"8\n" +
@@ -2454,7 +4096,58 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\x0ecreated_before\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\rcreatedBefore\"d\n" +
 	"\x11ListTasksResponse\x12'\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x11.penstock.v1.TaskR\x05tasks\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"U\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x86\x01\n" +
+	"\x17ListDependenciesRequest\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1b\n" +
+	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\"\x84\x01\n" +
+	"\x18ListDependenciesResponse\x12@\n" +
+	"\fdependencies\x18\x01 \x03(\v2\x1c.penstock.v1.DependencyStateR\fdependencies\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xbb\x01\n" +
+	"\x0fDependencyState\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
+	"\x04type\x18\x03 \x01(\tR\x04type\x12\x14\n" +
+	"\x05state\x18\x04 \x01(\tR\x05state\x12\x1c\n" +
+	"\x06result\x18\x05 \x01(\fB\x04\xe8\xe0\x18\x01R\x06result\x12\x1d\n" +
+	"\n" +
+	"error_code\x18\x06 \x01(\tR\terrorCode\x12\x14\n" +
+	"\x05error\x18\a \x01(\tR\x05error\"c\n" +
+	"\x13GetTaskGraphRequest\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1b\n" +
+	"\tmax_tasks\x18\x03 \x01(\x05R\bmaxTasks\"\x90\x01\n" +
+	"\x14GetTaskGraphResponse\x12,\n" +
+	"\x05tasks\x18\x01 \x03(\v2\x16.penstock.v1.GraphTaskR\x05tasks\x12,\n" +
+	"\x05edges\x18\x02 \x03(\v2\x16.penstock.v1.GraphEdgeR\x05edges\x12\x1c\n" +
+	"\ttruncated\x18\x03 \x01(\bR\ttruncated\"\xd7\x03\n" +
+	"\tGraphTask\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
+	"\atask_id\x18\x02 \x01(\tR\x06taskId\x12\x12\n" +
+	"\x04type\x18\x03 \x01(\tR\x04type\x12\x14\n" +
+	"\x05queue\x18\x04 \x01(\tR\x05queue\x12\x14\n" +
+	"\x05state\x18\x05 \x01(\tR\x05state\x12\x18\n" +
+	"\aattempt\x18\x06 \x01(\x05R\aattempt\x12+\n" +
+	"\x11open_dependencies\x18\a \x01(\x05R\x10openDependencies\x122\n" +
+	"\x15on_dependency_failure\x18\b \x01(\tR\x13onDependencyFailure\x12\x1d\n" +
+	"\n" +
+	"error_code\x18\t \x01(\tR\terrorCode\x12\x14\n" +
+	"\x05error\x18\n" +
+	" \x01(\tR\x05error\x129\n" +
+	"\n" +
+	"created_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
+	"\n" +
+	"started_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12;\n" +
+	"\vfinished_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"finishedAt\"j\n" +
+	"\tGraphEdge\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1f\n" +
+	"\vupstream_id\x18\x02 \x01(\tR\n" +
+	"upstreamId\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x18\n" +
+	"\asettled\x18\x04 \x01(\bR\asettled\"U\n" +
 	"\x11CountTasksRequest\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x12\n" +
@@ -2510,15 +4203,77 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\voccurred_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"occurredAt\x12\x18\n" +
 	"\x04data\x18\x15 \x01(\fB\x04\xe8\xe0\x18\x01R\x04data\x12\x16\n" +
-	"\x06tenant\x18\x16 \x01(\tR\x06tenant\"~\n" +
+	"\x06tenant\x18\x16 \x01(\tR\x06tenant\"\xc5\x01\n" +
 	"\x11ListEventsRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1b\n" +
 	"\tafter_seq\x18\x03 \x01(\x05R\bafterSeq\x12\x1b\n" +
-	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\"f\n" +
+	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\x12\x14\n" +
+	"\x05types\x18\x05 \x03(\tR\x05types\x12\x18\n" +
+	"\aattempt\x18\x06 \x01(\x05R\aattempt\x12\x15\n" +
+	"\x06run_id\x18\a \x01(\tR\x05runId\"f\n" +
 	"\x12ListEventsResponse\x12*\n" +
 	"\x06events\x18\x01 \x03(\v2\x12.penstock.v1.EventR\x06events\x12$\n" +
-	"\x0enext_after_seq\x18\x02 \x01(\x05R\fnextAfterSeq\"w\n" +
+	"\x0enext_after_seq\x18\x02 \x01(\x05R\fnextAfterSeq\"\xb9\x02\n" +
+	"\x13SearchEventsRequest\x12\x1f\n" +
+	"\vworkflow_id\x18\x01 \x01(\tR\n" +
+	"workflowId\x12\x19\n" +
+	"\btrace_id\x18\x02 \x01(\tR\atraceId\x12\x16\n" +
+	"\x06tenant\x18\x03 \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05types\x18\x04 \x03(\tR\x05types\x12\x18\n" +
+	"\aattempt\x18\x05 \x01(\x05R\aattempt\x120\n" +
+	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x1b\n" +
+	"\tpage_size\x18\b \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\t \x01(\tR\tpageToken\"j\n" +
+	"\x14SearchEventsResponse\x12*\n" +
+	"\x06events\x18\x01 \x03(\v2\x12.penstock.v1.EventR\x06events\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"I\n" +
+	"\x16ListStateEventsRequest\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\"J\n" +
+	"\x17ListStateEventsResponse\x12/\n" +
+	"\x06events\x18\x01 \x03(\v2\x17.penstock.v1.StateEventR\x06events\"\xa8\x01\n" +
+	"\n" +
+	"StateEvent\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x16\n" +
+	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1f\n" +
+	"\vsession_key\x18\x03 \x01(\tR\n" +
+	"sessionKey\x12\x19\n" +
+	"\bevent_id\x18\x04 \x01(\tR\aeventId\x122\n" +
+	"\apayload\x18\x05 \x01(\v2\x18.penstock.v1.StateChangeR\apayload\"\xa6\x02\n" +
+	"\vStateChange\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x1d\n" +
+	"\n" +
+	"from_state\x18\x02 \x01(\tR\tfromState\x12\x19\n" +
+	"\bto_state\x18\x03 \x01(\tR\atoState\x12;\n" +
+	"\voccurred_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"occurredAt\x12\x18\n" +
+	"\aattempt\x18\x05 \x01(\x05R\aattempt\x12\x1f\n" +
+	"\vreason_code\x18\x06 \x01(\tR\n" +
+	"reasonCode\x12%\n" +
+	"\x0ereason_message\x18\a \x01(\tR\rreasonMessage\x12%\n" +
+	"\x0eidempotent_hit\x18\b \x01(\bR\ridempotentHit\"M\n" +
+	"\x12GetWorkflowRequest\x12\x1f\n" +
+	"\vworkflow_id\x18\x01 \x01(\tR\n" +
+	"workflowId\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\"\xb9\x02\n" +
+	"\x13GetWorkflowResponse\x12\x1f\n" +
+	"\vworkflow_id\x18\x01 \x01(\tR\n" +
+	"workflowId\x12\x16\n" +
+	"\x06status\x18\x02 \x01(\tR\x06status\x12\x14\n" +
+	"\x05tasks\x18\x03 \x01(\x03R\x05tasks\x12\x1d\n" +
+	"\n" +
+	"open_tasks\x18\x04 \x01(\x03R\topenTasks\x12>\n" +
+	"\rretry_context\x18\x05 \x01(\v2\x19.penstock.v1.RetryContextR\fretryContext\x129\n" +
+	"\n" +
+	"created_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
+	"\n" +
+	"updated_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\"Z\n" +
+	"\fRetryContext\x12'\n" +
+	"\x0fcurrent_attempt\x18\x01 \x01(\x05R\x0ecurrentAttempt\x12!\n" +
+	"\flast_backoff\x18\x02 \x01(\x03R\vlastBackoff\"w\n" +
 	"\x12WatchEventsRequest\x12\x1a\n" +
 	"\bposition\x18\x01 \x01(\tR\bposition\x12\x17\n" +
 	"\atask_id\x18\x02 \x01(\tR\x06taskId\x12\x16\n" +
@@ -2526,58 +4281,86 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\x05types\x18\x04 \x03(\tR\x05types\"]\n" +
 	"\x13WatchEventsResponse\x12*\n" +
 	"\x06events\x18\x01 \x03(\v2\x12.penstock.v1.EventR\x06events\x12\x1a\n" +
-	"\bposition\x18\x02 \x01(\tR\bposition\"\xb9\x03\n" +
+	"\bposition\x18\x02 \x01(\tR\bposition\"\\\n" +
+	"\x11CancelTaskRequest\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"h\n" +
+	"\x12CancelTaskResponse\x12%\n" +
+	"\x04task\x18\x01 \x01(\v2\x11.penstock.v1.TaskR\x04task\x12+\n" +
+	"\x11already_cancelled\x18\x02 \x01(\bR\x10alreadyCancelled\"\xdd\x02\n" +
+	"\x12CancelTasksRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x12\n" +
+	"\x04type\x18\x03 \x01(\tR\x04type\x12\x16\n" +
+	"\x06states\x18\x04 \x03(\tR\x06states\x12?\n" +
+	"\rcreated_after\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\fcreatedAfter\x12A\n" +
+	"\x0ecreated_before\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\rcreatedBefore\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\x1b\n" +
+	"\tmax_tasks\x18\b \x01(\x05R\bmaxTasks\x12\x1b\n" +
+	"\tall_tasks\x18\t \x01(\bR\ballTasks\x12\x17\n" +
+	"\adry_run\x18\n" +
+	" \x01(\bR\x06dryRun\"G\n" +
+	"\x13CancelTasksResponse\x12\x1c\n" +
+	"\tcancelled\x18\x01 \x01(\x05R\tcancelled\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xdf\x01\n" +
+	"\x15RescheduleTaskRequest\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12#\n" +
+	"\rschedule_type\x18\x03 \x01(\tR\fscheduleType\x12=\n" +
+	"\fscheduled_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\vscheduledAt\x12\x19\n" +
+	"\bdelay_ms\x18\x05 \x01(\x03R\adelayMs\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\"?\n" +
+	"\x16RescheduleTaskResponse\x12%\n" +
+	"\x04task\x18\x01 \x01(\v2\x11.penstock.v1.TaskR\x04task\"\x16\n" +
+	"\x14GetDeploymentRequest\"\xa5\x01\n" +
+	"\x15GetDeploymentResponse\x12#\n" +
+	"\rdeployment_id\x18\x01 \x01(\tR\fdeploymentId\x12\x12\n" +
+	"\x04seed\x18\x02 \x01(\tR\x04seed\x129\n" +
 	"\n" +
-	"DeadLetter\x12\x15\n" +
-	"\x06dlq_id\x18\x01 \x01(\tR\x05dlqId\x12\x17\n" +
-	"\atask_id\x18\x02 \x01(\tR\x06taskId\x12\x16\n" +
-	"\x06tenant\x18\x03 \x01(\tR\x06tenant\x12\x14\n" +
-	"\x05queue\x18\x04 \x01(\tR\x05queue\x12\x12\n" +
-	"\x04type\x18\x05 \x01(\tR\x04type\x12\x1e\n" +
-	"\apayload\x18\x06 \x01(\fB\x04\xe8\xe0\x18\x01R\apayload\x12\x1d\n" +
+	"created_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\tR\aversion2\xfe\x11\n" +
+	"\vTaskService\x12f\n" +
+	"\aEnqueue\x12\x1b.penstock.v1.EnqueueRequest\x1a\x1c.penstock.v1.EnqueueResponse\" \xf2\xe0\x18\x04\n" +
+	"\x02\x01\x03\x82\xd3\xe4\x93\x02\x12:\x01*\"\r/api/v1/tasks\x12{\n" +
+	"\fEnqueueBatch\x12 .penstock.v1.EnqueueBatchRequest\x1a!.penstock.v1.EnqueueBatchResponse\"&\xf2\xe0\x18\x04\n" +
+	"\x02\x01\x03\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/api/v1/tasks/batch\x12r\n" +
+	"\aGetTask\x12\x1b.penstock.v1.GetTaskRequest\x1a\x1c.penstock.v1.GetTaskResponse\",\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02\x19\x12\x17/api/v1/tasks/{task_id}\x90\x02\x01\x12n\n" +
+	"\tListTasks\x12\x1d.penstock.v1.ListTasksRequest\x1a\x1e.penstock.v1.ListTasksResponse\"\"\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02\x0f\x12\r/api/v1/tasks\x90\x02\x01\x12w\n" +
 	"\n" +
-	"error_code\x18\a \x01(\tR\terrorCode\x12\x14\n" +
-	"\x05error\x18\b \x01(\tR\x05error\x12\x1f\n" +
-	"\vretry_count\x18\t \x01(\x05R\n" +
-	"retryCount\x127\n" +
-	"\tfailed_at\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\bfailedAt\x12\x16\n" +
-	"\x06stream\x18\v \x01(\tR\x06stream\x12\x1d\n" +
+	"CountTasks\x12\x1e.penstock.v1.CountTasksRequest\x1a\x1f.penstock.v1.CountTasksResponse\"(\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02\x15\x12\x13/api/v1/task-counts\x90\x02\x01\x12t\n" +
+	"\bGetQueue\x12\x1c.penstock.v1.GetQueueRequest\x1a\x1d.penstock.v1.GetQueueResponse\"+\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02\x18\x12\x16/api/v1/queues/{queue}\x90\x02\x01\x12z\n" +
+	"\bWaitTask\x12\x1c.penstock.v1.WaitTaskRequest\x1a\x1d.penstock.v1.WaitTaskResponse\"1\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02\x1e\x12\x1c/api/v1/tasks/{task_id}/wait\x90\x02\x01\x12\x82\x01\n" +
 	"\n" +
-	"message_id\x18\f \x01(\tR\tmessageId\x12\x16\n" +
-	"\x03raw\x18\r \x01(\fB\x04\xe8\xe0\x18\x01R\x03raw\x12;\n" +
-	"\vrecorded_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"recordedAt\"\x9f\x01\n" +
-	"\x16ListDeadLettersRequest\x12\x16\n" +
-	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x12\n" +
-	"\x04type\x18\x02 \x01(\tR\x04type\x12\x1d\n" +
+	"ListEvents\x12\x1e.penstock.v1.ListEventsRequest\x1a\x1f.penstock.v1.ListEventsResponse\"3\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02 \x12\x1e/api/v1/tasks/{task_id}/events\x90\x02\x01\x12x\n" +
+	"\fSearchEvents\x12 .penstock.v1.SearchEventsRequest\x1a!.penstock.v1.SearchEventsResponse\"#\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02\x10\x12\x0e/api/v1/events\x90\x02\x01\x12\x97\x01\n" +
+	"\x0fListStateEvents\x12#.penstock.v1.ListStateEventsRequest\x1a$.penstock.v1.ListStateEventsResponse\"9\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02&\x12$/api/v1/tasks/{task_id}/state-events\x90\x02\x01\x12\x86\x01\n" +
+	"\vGetWorkflow\x12\x1f.penstock.v1.GetWorkflowRequest\x1a .penstock.v1.GetWorkflowResponse\"4\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02!\x12\x1f/api/v1/workflows/{workflow_id}\x90\x02\x01\x12^\n" +
+	"\vWatchEvents\x12\x1f.penstock.v1.WatchEventsRequest\x1a .penstock.v1.WatchEventsResponse\"\n" +
+	"\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x010\x01\x12\x80\x01\n" +
 	"\n" +
-	"error_code\x18\x03 \x01(\tR\terrorCode\x12\x1b\n" +
-	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\x12\x1d\n" +
-	"\n" +
-	"page_token\x18\x05 \x01(\tR\tpageToken\"}\n" +
-	"\x17ListDeadLettersResponse\x12:\n" +
-	"\fdead_letters\x18\x01 \x03(\v2\x17.penstock.v1.DeadLetterR\vdeadLetters\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"-\n" +
-	"\x14GetDeadLetterRequest\x12\x15\n" +
-	"\x06dlq_id\x18\x01 \x01(\tR\x05dlqId\"Q\n" +
-	"\x15GetDeadLetterResponse\x128\n" +
-	"\vdead_letter\x18\x01 \x01(\v2\x17.penstock.v1.DeadLetterR\n" +
-	"deadLetter2\xcf\t\n" +
-	"\vTaskService\x12^\n" +
-	"\aEnqueue\x12\x1b.penstock.v1.EnqueueRequest\x1a\x1c.penstock.v1.EnqueueResponse\"\x18\x82\xd3\xe4\x93\x02\x12:\x01*\"\r/api/v1/tasks\x12s\n" +
-	"\fEnqueueBatch\x12 .penstock.v1.EnqueueBatchRequest\x1a!.penstock.v1.EnqueueBatchResponse\"\x1e\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/api/v1/tasks/batch\x12h\n" +
-	"\aGetTask\x12\x1b.penstock.v1.GetTaskRequest\x1a\x1c.penstock.v1.GetTaskResponse\"\"\x82\xd3\xe4\x93\x02\x19\x12\x17/api/v1/tasks/{task_id}\x90\x02\x01\x12d\n" +
-	"\tListTasks\x12\x1d.penstock.v1.ListTasksRequest\x1a\x1e.penstock.v1.ListTasksResponse\"\x18\x82\xd3\xe4\x93\x02\x0f\x12\r/api/v1/tasks\x90\x02\x01\x12m\n" +
-	"\n" +
-	"CountTasks\x12\x1e.penstock.v1.CountTasksRequest\x1a\x1f.penstock.v1.CountTasksResponse\"\x1e\x82\xd3\xe4\x93\x02\x15\x12\x13/api/v1/task-counts\x90\x02\x01\x12j\n" +
-	"\bGetQueue\x12\x1c.penstock.v1.GetQueueRequest\x1a\x1d.penstock.v1.GetQueueResponse\"!\x82\xd3\xe4\x93\x02\x18\x12\x16/api/v1/queues/{queue}\x90\x02\x01\x12p\n" +
-	"\bWaitTask\x12\x1c.penstock.v1.WaitTaskRequest\x1a\x1d.penstock.v1.WaitTaskResponse\"'\x82\xd3\xe4\x93\x02\x1e\x12\x1c/api/v1/tasks/{task_id}/wait\x90\x02\x01\x12x\n" +
-	"\n" +
-	"ListEvents\x12\x1e.penstock.v1.ListEventsRequest\x1a\x1f.penstock.v1.ListEventsResponse\")\x82\xd3\xe4\x93\x02 \x12\x1e/api/v1/tasks/{task_id}/events\x90\x02\x01\x12R\n" +
-	"\vWatchEvents\x12\x1f.penstock.v1.WatchEventsRequest\x1a .penstock.v1.WatchEventsResponse0\x01\x12}\n" +
-	"\x0fListDeadLetters\x12#.penstock.v1.ListDeadLettersRequest\x1a$.penstock.v1.ListDeadLettersResponse\"\x1f\x82\xd3\xe4\x93\x02\x16\x12\x14/api/v1/dead-letters\x90\x02\x01\x12\x80\x01\n" +
-	"\rGetDeadLetter\x12!.penstock.v1.GetDeadLetterRequest\x1a\".penstock.v1.GetDeadLetterResponse\"(\x82\xd3\xe4\x93\x02\x1f\x12\x1d/api/v1/dead-letters/{dlq_id}\x90\x02\x01BBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
+	"CancelTask\x12\x1e.penstock.v1.CancelTaskRequest\x1a\x1f.penstock.v1.CancelTaskResponse\"1\xf2\xe0\x18\x04\n" +
+	"\x02\x01\x03\x82\xd3\xe4\x93\x02#:\x01*\"\x1e/api/v1/tasks/{task_id}/cancel\x12x\n" +
+	"\vCancelTasks\x12\x1f.penstock.v1.CancelTasksRequest\x1a .penstock.v1.CancelTasksResponse\"&\xf2\xe0\x18\x03\n" +
+	"\x01\x03\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/api/v1/tasks/cancel\x12\x9b\x01\n" +
+	"\x10ListDependencies\x12$.penstock.v1.ListDependenciesRequest\x1a%.penstock.v1.ListDependenciesResponse\":\xf2\xe0\x18\a\n" +
+	"\x05\x05\x03\x04\x01\x02\x82\xd3\xe4\x93\x02&\x12$/api/v1/tasks/{task_id}/dependencies\x90\x02\x01\x12\x87\x01\n" +
+	"\fGetTaskGraph\x12 .penstock.v1.GetTaskGraphRequest\x1a!.penstock.v1.GetTaskGraphResponse\"2\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02\x1f\x12\x1d/api/v1/tasks/{task_id}/graph\x90\x02\x01\x12\x90\x01\n" +
+	"\x0eRescheduleTask\x12\".penstock.v1.RescheduleTaskRequest\x1a#.penstock.v1.RescheduleTaskResponse\"5\xf2\xe0\x18\x04\n" +
+	"\x02\x01\x03\x82\xd3\xe4\x93\x02':\x01*\"\"/api/v1/tasks/{task_id}/reschedule\x12\x80\x01\n" +
+	"\rGetDeployment\x12!.penstock.v1.GetDeploymentRequest\x1a\".penstock.v1.GetDeploymentResponse\"(\xf2\xe0\x18\a\n" +
+	"\x05\x05\x03\x04\x01\x02\x82\xd3\xe4\x93\x02\x14\x12\x12/api/v1/deployment\x90\x02\x01BBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
 
 var (
 	file_penstock_v1_tasks_proto_rawDescOnce sync.Once
@@ -2591,100 +4374,155 @@ func file_penstock_v1_tasks_proto_rawDescGZIP() []byte {
 	return file_penstock_v1_tasks_proto_rawDescData
 }
 
-var file_penstock_v1_tasks_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_penstock_v1_tasks_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_penstock_v1_tasks_proto_goTypes = []any{
-	(*EnqueueRequest)(nil),          // 0: penstock.v1.EnqueueRequest
-	(*RetryPolicy)(nil),             // 1: penstock.v1.RetryPolicy
-	(*EnqueueResponse)(nil),         // 2: penstock.v1.EnqueueResponse
-	(*EnqueueBatchRequest)(nil),     // 3: penstock.v1.EnqueueBatchRequest
-	(*EnqueueBatchResponse)(nil),    // 4: penstock.v1.EnqueueBatchResponse
-	(*EnqueueResult)(nil),           // 5: penstock.v1.EnqueueResult
-	(*ErrorInfo)(nil),               // 6: penstock.v1.ErrorInfo
-	(*Task)(nil),                    // 7: penstock.v1.Task
-	(*GetTaskRequest)(nil),          // 8: penstock.v1.GetTaskRequest
-	(*GetTaskResponse)(nil),         // 9: penstock.v1.GetTaskResponse
-	(*ListTasksRequest)(nil),        // 10: penstock.v1.ListTasksRequest
-	(*ListTasksResponse)(nil),       // 11: penstock.v1.ListTasksResponse
-	(*CountTasksRequest)(nil),       // 12: penstock.v1.CountTasksRequest
-	(*CountTasksResponse)(nil),      // 13: penstock.v1.CountTasksResponse
-	(*StateCount)(nil),              // 14: penstock.v1.StateCount
-	(*GetQueueRequest)(nil),         // 15: penstock.v1.GetQueueRequest
-	(*GetQueueResponse)(nil),        // 16: penstock.v1.GetQueueResponse
-	(*WaitTaskRequest)(nil),         // 17: penstock.v1.WaitTaskRequest
-	(*WaitTaskResponse)(nil),        // 18: penstock.v1.WaitTaskResponse
-	(*Event)(nil),                   // 19: penstock.v1.Event
-	(*ListEventsRequest)(nil),       // 20: penstock.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),      // 21: penstock.v1.ListEventsResponse
-	(*WatchEventsRequest)(nil),      // 22: penstock.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),     // 23: penstock.v1.WatchEventsResponse
-	(*DeadLetter)(nil),              // 24: penstock.v1.DeadLetter
-	(*ListDeadLettersRequest)(nil),  // 25: penstock.v1.ListDeadLettersRequest
-	(*ListDeadLettersResponse)(nil), // 26: penstock.v1.ListDeadLettersResponse
-	(*GetDeadLetterRequest)(nil),    // 27: penstock.v1.GetDeadLetterRequest
-	(*GetDeadLetterResponse)(nil),   // 28: penstock.v1.GetDeadLetterResponse
-	(*timestamppb.Timestamp)(nil),   // 29: google.protobuf.Timestamp
-	(*wrapperspb.StringValue)(nil),  // 30: google.protobuf.StringValue
-	(*wrapperspb.Int64Value)(nil),   // 31: google.protobuf.Int64Value
+	(*EnqueueRequest)(nil),           // 0: penstock.v1.EnqueueRequest
+	(*Dependency)(nil),               // 1: penstock.v1.Dependency
+	(*RetryPolicy)(nil),              // 2: penstock.v1.RetryPolicy
+	(*EnqueueResponse)(nil),          // 3: penstock.v1.EnqueueResponse
+	(*EnqueueBatchRequest)(nil),      // 4: penstock.v1.EnqueueBatchRequest
+	(*EnqueueBatchResponse)(nil),     // 5: penstock.v1.EnqueueBatchResponse
+	(*EnqueueResult)(nil),            // 6: penstock.v1.EnqueueResult
+	(*ErrorInfo)(nil),                // 7: penstock.v1.ErrorInfo
+	(*Task)(nil),                     // 8: penstock.v1.Task
+	(*GetTaskRequest)(nil),           // 9: penstock.v1.GetTaskRequest
+	(*GetTaskResponse)(nil),          // 10: penstock.v1.GetTaskResponse
+	(*ListTasksRequest)(nil),         // 11: penstock.v1.ListTasksRequest
+	(*ListTasksResponse)(nil),        // 12: penstock.v1.ListTasksResponse
+	(*ListDependenciesRequest)(nil),  // 13: penstock.v1.ListDependenciesRequest
+	(*ListDependenciesResponse)(nil), // 14: penstock.v1.ListDependenciesResponse
+	(*DependencyState)(nil),          // 15: penstock.v1.DependencyState
+	(*GetTaskGraphRequest)(nil),      // 16: penstock.v1.GetTaskGraphRequest
+	(*GetTaskGraphResponse)(nil),     // 17: penstock.v1.GetTaskGraphResponse
+	(*GraphTask)(nil),                // 18: penstock.v1.GraphTask
+	(*GraphEdge)(nil),                // 19: penstock.v1.GraphEdge
+	(*CountTasksRequest)(nil),        // 20: penstock.v1.CountTasksRequest
+	(*CountTasksResponse)(nil),       // 21: penstock.v1.CountTasksResponse
+	(*StateCount)(nil),               // 22: penstock.v1.StateCount
+	(*GetQueueRequest)(nil),          // 23: penstock.v1.GetQueueRequest
+	(*GetQueueResponse)(nil),         // 24: penstock.v1.GetQueueResponse
+	(*WaitTaskRequest)(nil),          // 25: penstock.v1.WaitTaskRequest
+	(*WaitTaskResponse)(nil),         // 26: penstock.v1.WaitTaskResponse
+	(*Event)(nil),                    // 27: penstock.v1.Event
+	(*ListEventsRequest)(nil),        // 28: penstock.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),       // 29: penstock.v1.ListEventsResponse
+	(*SearchEventsRequest)(nil),      // 30: penstock.v1.SearchEventsRequest
+	(*SearchEventsResponse)(nil),     // 31: penstock.v1.SearchEventsResponse
+	(*ListStateEventsRequest)(nil),   // 32: penstock.v1.ListStateEventsRequest
+	(*ListStateEventsResponse)(nil),  // 33: penstock.v1.ListStateEventsResponse
+	(*StateEvent)(nil),               // 34: penstock.v1.StateEvent
+	(*StateChange)(nil),              // 35: penstock.v1.StateChange
+	(*GetWorkflowRequest)(nil),       // 36: penstock.v1.GetWorkflowRequest
+	(*GetWorkflowResponse)(nil),      // 37: penstock.v1.GetWorkflowResponse
+	(*RetryContext)(nil),             // 38: penstock.v1.RetryContext
+	(*WatchEventsRequest)(nil),       // 39: penstock.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),      // 40: penstock.v1.WatchEventsResponse
+	(*CancelTaskRequest)(nil),        // 41: penstock.v1.CancelTaskRequest
+	(*CancelTaskResponse)(nil),       // 42: penstock.v1.CancelTaskResponse
+	(*CancelTasksRequest)(nil),       // 43: penstock.v1.CancelTasksRequest
+	(*CancelTasksResponse)(nil),      // 44: penstock.v1.CancelTasksResponse
+	(*RescheduleTaskRequest)(nil),    // 45: penstock.v1.RescheduleTaskRequest
+	(*RescheduleTaskResponse)(nil),   // 46: penstock.v1.RescheduleTaskResponse
+	(*GetDeploymentRequest)(nil),     // 47: penstock.v1.GetDeploymentRequest
+	(*GetDeploymentResponse)(nil),    // 48: penstock.v1.GetDeploymentResponse
+	(*timestamppb.Timestamp)(nil),    // 49: google.protobuf.Timestamp
+	(*wrapperspb.StringValue)(nil),   // 50: google.protobuf.StringValue
+	(*wrapperspb.Int64Value)(nil),    // 51: google.protobuf.Int64Value
 }
 var file_penstock_v1_tasks_proto_depIdxs = []int32{
-	29, // 0: penstock.v1.EnqueueRequest.scheduled_at:type_name -> google.protobuf.Timestamp
-	1,  // 1: penstock.v1.EnqueueRequest.retry_policy:type_name -> penstock.v1.RetryPolicy
-	7,  // 2: penstock.v1.EnqueueResponse.task:type_name -> penstock.v1.Task
-	0,  // 3: penstock.v1.EnqueueBatchRequest.tasks:type_name -> penstock.v1.EnqueueRequest
-	5,  // 4: penstock.v1.EnqueueBatchResponse.results:type_name -> penstock.v1.EnqueueResult
-	7,  // 5: penstock.v1.EnqueueResult.task:type_name -> penstock.v1.Task
-	6,  // 6: penstock.v1.EnqueueResult.error:type_name -> penstock.v1.ErrorInfo
-	29, // 7: penstock.v1.Task.scheduled_at:type_name -> google.protobuf.Timestamp
-	30, // 8: penstock.v1.Task.last_error_code:type_name -> google.protobuf.StringValue
-	30, // 9: penstock.v1.Task.last_error_reason:type_name -> google.protobuf.StringValue
-	29, // 10: penstock.v1.Task.created_at:type_name -> google.protobuf.Timestamp
-	29, // 11: penstock.v1.Task.updated_at:type_name -> google.protobuf.Timestamp
-	29, // 12: penstock.v1.Task.started_at:type_name -> google.protobuf.Timestamp
-	29, // 13: penstock.v1.Task.finished_at:type_name -> google.protobuf.Timestamp
-	29, // 14: penstock.v1.Task.next_retry_at:type_name -> google.protobuf.Timestamp
-	1,  // 15: penstock.v1.Task.retry_policy:type_name -> penstock.v1.RetryPolicy
-	7,  // 16: penstock.v1.GetTaskResponse.task:type_name -> penstock.v1.Task
-	29, // 17: penstock.v1.ListTasksRequest.created_after:type_name -> google.protobuf.Timestamp
-	29, // 18: penstock.v1.ListTasksRequest.created_before:type_name -> google.protobuf.Timestamp
-	7,  // 19: penstock.v1.ListTasksResponse.tasks:type_name -> penstock.v1.Task
-	14, // 20: penstock.v1.CountTasksResponse.counts:type_name -> penstock.v1.StateCount
-	7,  // 21: penstock.v1.WaitTaskResponse.task:type_name -> penstock.v1.Task
-	29, // 22: penstock.v1.Event.next_retry_at:type_name -> google.protobuf.Timestamp
-	31, // 23: penstock.v1.Event.backoff_delay_ms:type_name -> google.protobuf.Int64Value
-	29, // 24: penstock.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
-	19, // 25: penstock.v1.ListEventsResponse.events:type_name -> penstock.v1.Event
-	19, // 26: penstock.v1.WatchEventsResponse.events:type_name -> penstock.v1.Event
-	29, // 27: penstock.v1.DeadLetter.failed_at:type_name -> google.protobuf.Timestamp
-	29, // 28: penstock.v1.DeadLetter.recorded_at:type_name -> google.protobuf.Timestamp
-	24, // 29: penstock.v1.ListDeadLettersResponse.dead_letters:type_name -> penstock.v1.DeadLetter
-	24, // 30: penstock.v1.GetDeadLetterResponse.dead_letter:type_name -> penstock.v1.DeadLetter
-	0,  // 31: penstock.v1.TaskService.Enqueue:input_type -> penstock.v1.EnqueueRequest
-	3,  // 32: penstock.v1.TaskService.EnqueueBatch:input_type -> penstock.v1.EnqueueBatchRequest
-	8,  // 33: penstock.v1.TaskService.GetTask:input_type -> penstock.v1.GetTaskRequest
-	10, // 34: penstock.v1.TaskService.ListTasks:input_type -> penstock.v1.ListTasksRequest
-	12, // 35: penstock.v1.TaskService.CountTasks:input_type -> penstock.v1.CountTasksRequest
-	15, // 36: penstock.v1.TaskService.GetQueue:input_type -> penstock.v1.GetQueueRequest
-	17, // 37: penstock.v1.TaskService.WaitTask:input_type -> penstock.v1.WaitTaskRequest
-	20, // 38: penstock.v1.TaskService.ListEvents:input_type -> penstock.v1.ListEventsRequest
-	22, // 39: penstock.v1.TaskService.WatchEvents:input_type -> penstock.v1.WatchEventsRequest
-	25, // 40: penstock.v1.TaskService.ListDeadLetters:input_type -> penstock.v1.ListDeadLettersRequest
-	27, // 41: penstock.v1.TaskService.GetDeadLetter:input_type -> penstock.v1.GetDeadLetterRequest
-	2,  // 42: penstock.v1.TaskService.Enqueue:output_type -> penstock.v1.EnqueueResponse
-	4,  // 43: penstock.v1.TaskService.EnqueueBatch:output_type -> penstock.v1.EnqueueBatchResponse
-	9,  // 44: penstock.v1.TaskService.GetTask:output_type -> penstock.v1.GetTaskResponse
-	11, // 45: penstock.v1.TaskService.ListTasks:output_type -> penstock.v1.ListTasksResponse
-	13, // 46: penstock.v1.TaskService.CountTasks:output_type -> penstock.v1.CountTasksResponse
-	16, // 47: penstock.v1.TaskService.GetQueue:output_type -> penstock.v1.GetQueueResponse
-	18, // 48: penstock.v1.TaskService.WaitTask:output_type -> penstock.v1.WaitTaskResponse
-	21, // 49: penstock.v1.TaskService.ListEvents:output_type -> penstock.v1.ListEventsResponse
-	23, // 50: penstock.v1.TaskService.WatchEvents:output_type -> penstock.v1.WatchEventsResponse
-	26, // 51: penstock.v1.TaskService.ListDeadLetters:output_type -> penstock.v1.ListDeadLettersResponse
-	28, // 52: penstock.v1.TaskService.GetDeadLetter:output_type -> penstock.v1.GetDeadLetterResponse
-	42, // [42:53] is the sub-list for method output_type
-	31, // [31:42] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	49, // 0: penstock.v1.EnqueueRequest.scheduled_at:type_name -> google.protobuf.Timestamp
+	2,  // 1: penstock.v1.EnqueueRequest.retry_policy:type_name -> penstock.v1.RetryPolicy
+	49, // 2: penstock.v1.EnqueueRequest.expires_at:type_name -> google.protobuf.Timestamp
+	1,  // 3: penstock.v1.EnqueueRequest.depends_on:type_name -> penstock.v1.Dependency
+	8,  // 4: penstock.v1.EnqueueResponse.task:type_name -> penstock.v1.Task
+	0,  // 5: penstock.v1.EnqueueBatchRequest.tasks:type_name -> penstock.v1.EnqueueRequest
+	6,  // 6: penstock.v1.EnqueueBatchResponse.results:type_name -> penstock.v1.EnqueueResult
+	8,  // 7: penstock.v1.EnqueueResult.task:type_name -> penstock.v1.Task
+	7,  // 8: penstock.v1.EnqueueResult.error:type_name -> penstock.v1.ErrorInfo
+	49, // 9: penstock.v1.Task.scheduled_at:type_name -> google.protobuf.Timestamp
+	50, // 10: penstock.v1.Task.last_error_code:type_name -> google.protobuf.StringValue
+	50, // 11: penstock.v1.Task.last_error_reason:type_name -> google.protobuf.StringValue
+	49, // 12: penstock.v1.Task.created_at:type_name -> google.protobuf.Timestamp
+	49, // 13: penstock.v1.Task.updated_at:type_name -> google.protobuf.Timestamp
+	49, // 14: penstock.v1.Task.started_at:type_name -> google.protobuf.Timestamp
+	49, // 15: penstock.v1.Task.finished_at:type_name -> google.protobuf.Timestamp
+	49, // 16: penstock.v1.Task.next_retry_at:type_name -> google.protobuf.Timestamp
+	2,  // 17: penstock.v1.Task.retry_policy:type_name -> penstock.v1.RetryPolicy
+	49, // 18: penstock.v1.Task.expires_at:type_name -> google.protobuf.Timestamp
+	49, // 19: penstock.v1.Task.heartbeat_at:type_name -> google.protobuf.Timestamp
+	8,  // 20: penstock.v1.GetTaskResponse.task:type_name -> penstock.v1.Task
+	49, // 21: penstock.v1.ListTasksRequest.created_after:type_name -> google.protobuf.Timestamp
+	49, // 22: penstock.v1.ListTasksRequest.created_before:type_name -> google.protobuf.Timestamp
+	8,  // 23: penstock.v1.ListTasksResponse.tasks:type_name -> penstock.v1.Task
+	15, // 24: penstock.v1.ListDependenciesResponse.dependencies:type_name -> penstock.v1.DependencyState
+	18, // 25: penstock.v1.GetTaskGraphResponse.tasks:type_name -> penstock.v1.GraphTask
+	19, // 26: penstock.v1.GetTaskGraphResponse.edges:type_name -> penstock.v1.GraphEdge
+	49, // 27: penstock.v1.GraphTask.created_at:type_name -> google.protobuf.Timestamp
+	49, // 28: penstock.v1.GraphTask.started_at:type_name -> google.protobuf.Timestamp
+	49, // 29: penstock.v1.GraphTask.finished_at:type_name -> google.protobuf.Timestamp
+	22, // 30: penstock.v1.CountTasksResponse.counts:type_name -> penstock.v1.StateCount
+	8,  // 31: penstock.v1.WaitTaskResponse.task:type_name -> penstock.v1.Task
+	49, // 32: penstock.v1.Event.next_retry_at:type_name -> google.protobuf.Timestamp
+	51, // 33: penstock.v1.Event.backoff_delay_ms:type_name -> google.protobuf.Int64Value
+	49, // 34: penstock.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
+	27, // 35: penstock.v1.ListEventsResponse.events:type_name -> penstock.v1.Event
+	49, // 36: penstock.v1.SearchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	49, // 37: penstock.v1.SearchEventsRequest.until:type_name -> google.protobuf.Timestamp
+	27, // 38: penstock.v1.SearchEventsResponse.events:type_name -> penstock.v1.Event
+	34, // 39: penstock.v1.ListStateEventsResponse.events:type_name -> penstock.v1.StateEvent
+	35, // 40: penstock.v1.StateEvent.payload:type_name -> penstock.v1.StateChange
+	49, // 41: penstock.v1.StateChange.occurred_at:type_name -> google.protobuf.Timestamp
+	38, // 42: penstock.v1.GetWorkflowResponse.retry_context:type_name -> penstock.v1.RetryContext
+	49, // 43: penstock.v1.GetWorkflowResponse.created_at:type_name -> google.protobuf.Timestamp
+	49, // 44: penstock.v1.GetWorkflowResponse.updated_at:type_name -> google.protobuf.Timestamp
+	27, // 45: penstock.v1.WatchEventsResponse.events:type_name -> penstock.v1.Event
+	8,  // 46: penstock.v1.CancelTaskResponse.task:type_name -> penstock.v1.Task
+	49, // 47: penstock.v1.CancelTasksRequest.created_after:type_name -> google.protobuf.Timestamp
+	49, // 48: penstock.v1.CancelTasksRequest.created_before:type_name -> google.protobuf.Timestamp
+	49, // 49: penstock.v1.RescheduleTaskRequest.scheduled_at:type_name -> google.protobuf.Timestamp
+	8,  // 50: penstock.v1.RescheduleTaskResponse.task:type_name -> penstock.v1.Task
+	49, // 51: penstock.v1.GetDeploymentResponse.created_at:type_name -> google.protobuf.Timestamp
+	0,  // 52: penstock.v1.TaskService.Enqueue:input_type -> penstock.v1.EnqueueRequest
+	4,  // 53: penstock.v1.TaskService.EnqueueBatch:input_type -> penstock.v1.EnqueueBatchRequest
+	9,  // 54: penstock.v1.TaskService.GetTask:input_type -> penstock.v1.GetTaskRequest
+	11, // 55: penstock.v1.TaskService.ListTasks:input_type -> penstock.v1.ListTasksRequest
+	20, // 56: penstock.v1.TaskService.CountTasks:input_type -> penstock.v1.CountTasksRequest
+	23, // 57: penstock.v1.TaskService.GetQueue:input_type -> penstock.v1.GetQueueRequest
+	25, // 58: penstock.v1.TaskService.WaitTask:input_type -> penstock.v1.WaitTaskRequest
+	28, // 59: penstock.v1.TaskService.ListEvents:input_type -> penstock.v1.ListEventsRequest
+	30, // 60: penstock.v1.TaskService.SearchEvents:input_type -> penstock.v1.SearchEventsRequest
+	32, // 61: penstock.v1.TaskService.ListStateEvents:input_type -> penstock.v1.ListStateEventsRequest
+	36, // 62: penstock.v1.TaskService.GetWorkflow:input_type -> penstock.v1.GetWorkflowRequest
+	39, // 63: penstock.v1.TaskService.WatchEvents:input_type -> penstock.v1.WatchEventsRequest
+	41, // 64: penstock.v1.TaskService.CancelTask:input_type -> penstock.v1.CancelTaskRequest
+	43, // 65: penstock.v1.TaskService.CancelTasks:input_type -> penstock.v1.CancelTasksRequest
+	13, // 66: penstock.v1.TaskService.ListDependencies:input_type -> penstock.v1.ListDependenciesRequest
+	16, // 67: penstock.v1.TaskService.GetTaskGraph:input_type -> penstock.v1.GetTaskGraphRequest
+	45, // 68: penstock.v1.TaskService.RescheduleTask:input_type -> penstock.v1.RescheduleTaskRequest
+	47, // 69: penstock.v1.TaskService.GetDeployment:input_type -> penstock.v1.GetDeploymentRequest
+	3,  // 70: penstock.v1.TaskService.Enqueue:output_type -> penstock.v1.EnqueueResponse
+	5,  // 71: penstock.v1.TaskService.EnqueueBatch:output_type -> penstock.v1.EnqueueBatchResponse
+	10, // 72: penstock.v1.TaskService.GetTask:output_type -> penstock.v1.GetTaskResponse
+	12, // 73: penstock.v1.TaskService.ListTasks:output_type -> penstock.v1.ListTasksResponse
+	21, // 74: penstock.v1.TaskService.CountTasks:output_type -> penstock.v1.CountTasksResponse
+	24, // 75: penstock.v1.TaskService.GetQueue:output_type -> penstock.v1.GetQueueResponse
+	26, // 76: penstock.v1.TaskService.WaitTask:output_type -> penstock.v1.WaitTaskResponse
+	29, // 77: penstock.v1.TaskService.ListEvents:output_type -> penstock.v1.ListEventsResponse
+	31, // 78: penstock.v1.TaskService.SearchEvents:output_type -> penstock.v1.SearchEventsResponse
+	33, // 79: penstock.v1.TaskService.ListStateEvents:output_type -> penstock.v1.ListStateEventsResponse
+	37, // 80: penstock.v1.TaskService.GetWorkflow:output_type -> penstock.v1.GetWorkflowResponse
+	40, // 81: penstock.v1.TaskService.WatchEvents:output_type -> penstock.v1.WatchEventsResponse
+	42, // 82: penstock.v1.TaskService.CancelTask:output_type -> penstock.v1.CancelTaskResponse
+	44, // 83: penstock.v1.TaskService.CancelTasks:output_type -> penstock.v1.CancelTasksResponse
+	14, // 84: penstock.v1.TaskService.ListDependencies:output_type -> penstock.v1.ListDependenciesResponse
+	17, // 85: penstock.v1.TaskService.GetTaskGraph:output_type -> penstock.v1.GetTaskGraphResponse
+	46, // 86: penstock.v1.TaskService.RescheduleTask:output_type -> penstock.v1.RescheduleTaskResponse
+	48, // 87: penstock.v1.TaskService.GetDeployment:output_type -> penstock.v1.GetDeploymentResponse
+	70, // [70:88] is the sub-list for method output_type
+	52, // [52:70] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_penstock_v1_tasks_proto_init() }
@@ -2694,14 +4532,14 @@ func file_penstock_v1_tasks_proto_init() {
 	}
 	file_penstock_v1_options_proto_init()
 	file_penstock_v1_tasks_proto_msgTypes[0].OneofWrappers = []any{}
-	file_penstock_v1_tasks_proto_msgTypes[1].OneofWrappers = []any{}
+	file_penstock_v1_tasks_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_v1_tasks_proto_rawDesc), len(file_penstock_v1_tasks_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

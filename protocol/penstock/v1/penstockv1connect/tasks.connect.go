@@ -53,14 +53,32 @@ const (
 	TaskServiceWaitTaskProcedure = "/penstock.v1.TaskService/WaitTask"
 	// TaskServiceListEventsProcedure is the fully-qualified name of the TaskService's ListEvents RPC.
 	TaskServiceListEventsProcedure = "/penstock.v1.TaskService/ListEvents"
+	// TaskServiceSearchEventsProcedure is the fully-qualified name of the TaskService's SearchEvents
+	// RPC.
+	TaskServiceSearchEventsProcedure = "/penstock.v1.TaskService/SearchEvents"
+	// TaskServiceListStateEventsProcedure is the fully-qualified name of the TaskService's
+	// ListStateEvents RPC.
+	TaskServiceListStateEventsProcedure = "/penstock.v1.TaskService/ListStateEvents"
+	// TaskServiceGetWorkflowProcedure is the fully-qualified name of the TaskService's GetWorkflow RPC.
+	TaskServiceGetWorkflowProcedure = "/penstock.v1.TaskService/GetWorkflow"
 	// TaskServiceWatchEventsProcedure is the fully-qualified name of the TaskService's WatchEvents RPC.
 	TaskServiceWatchEventsProcedure = "/penstock.v1.TaskService/WatchEvents"
-	// TaskServiceListDeadLettersProcedure is the fully-qualified name of the TaskService's
-	// ListDeadLetters RPC.
-	TaskServiceListDeadLettersProcedure = "/penstock.v1.TaskService/ListDeadLetters"
-	// TaskServiceGetDeadLetterProcedure is the fully-qualified name of the TaskService's GetDeadLetter
+	// TaskServiceCancelTaskProcedure is the fully-qualified name of the TaskService's CancelTask RPC.
+	TaskServiceCancelTaskProcedure = "/penstock.v1.TaskService/CancelTask"
+	// TaskServiceCancelTasksProcedure is the fully-qualified name of the TaskService's CancelTasks RPC.
+	TaskServiceCancelTasksProcedure = "/penstock.v1.TaskService/CancelTasks"
+	// TaskServiceListDependenciesProcedure is the fully-qualified name of the TaskService's
+	// ListDependencies RPC.
+	TaskServiceListDependenciesProcedure = "/penstock.v1.TaskService/ListDependencies"
+	// TaskServiceGetTaskGraphProcedure is the fully-qualified name of the TaskService's GetTaskGraph
 	// RPC.
-	TaskServiceGetDeadLetterProcedure = "/penstock.v1.TaskService/GetDeadLetter"
+	TaskServiceGetTaskGraphProcedure = "/penstock.v1.TaskService/GetTaskGraph"
+	// TaskServiceRescheduleTaskProcedure is the fully-qualified name of the TaskService's
+	// RescheduleTask RPC.
+	TaskServiceRescheduleTaskProcedure = "/penstock.v1.TaskService/RescheduleTask"
+	// TaskServiceGetDeploymentProcedure is the fully-qualified name of the TaskService's GetDeployment
+	// RPC.
+	TaskServiceGetDeploymentProcedure = "/penstock.v1.TaskService/GetDeployment"
 )
 
 // TaskServiceClient is a client for the penstock.v1.TaskService service.
@@ -72,7 +90,9 @@ type TaskServiceClient interface {
 	// fails with TASK_DUPLICATE.
 	Enqueue(context.Context, *connect.Request[v1.EnqueueRequest]) (*connect.Response[v1.EnqueueResponse], error)
 	// EnqueueBatch stores up to 1,000 tasks. Each item succeeds or fails for
-	// itself; results come in the order of the items.
+	// itself; results come in the order of the items. If any item has a local name,
+	// or names one in depends_on, the call is a graph: up to 20,000 tasks that are
+	// stored all or not at all, and the call fails with the first fault.
 	EnqueueBatch(context.Context, *connect.Request[v1.EnqueueBatchRequest]) (*connect.Response[v1.EnqueueBatchResponse], error)
 	// GetTask returns one task. TASK_NOT_FOUND if there is none.
 	GetTask(context.Context, *connect.Request[v1.GetTaskRequest]) (*connect.Response[v1.GetTaskResponse], error)
@@ -87,15 +107,46 @@ type TaskServiceClient interface {
 	WaitTask(context.Context, *connect.Request[v1.WaitTaskRequest]) (*connect.Response[v1.WaitTaskResponse], error)
 	// ListEvents pages through one task's event log in order.
 	ListEvents(context.Context, *connect.Request[v1.ListEventsRequest]) (*connect.Response[v1.ListEventsResponse], error)
+	// SearchEvents pages through the events of several tasks, oldest first: those
+	// of a workflow, of a trace, or of all tasks within a time. An event that
+	// commits while pages are read may be missed; WatchEvents misses none.
+	SearchEvents(context.Context, *connect.Request[v1.SearchEventsRequest]) (*connect.Response[v1.SearchEventsResponse], error)
+	// ListStateEvents returns one task's changes of state as the task scheduling
+	// contract writes them, in that contract's words: pending, ready, running,
+	// succeeded, failed, cancelled. What moves between two of our states that have
+	// the same word there is not shown.
+	ListStateEvents(context.Context, *connect.Request[v1.ListStateEventsRequest]) (*connect.Response[v1.ListStateEventsResponse], error)
+	// GetWorkflow tells how a workflow stands: a graph of tasks, or one task that is
+	// in none. TASK_NOT_FOUND if there is no such workflow.
+	GetWorkflow(context.Context, *connect.Request[v1.GetWorkflowRequest]) (*connect.Response[v1.GetWorkflowResponse], error)
 	// WatchEvents streams events in commit-safe order: an event that commits
 	// late is never skipped. Resume with the last position received. Over plain
 	// HTTP the same stream is GET /api/v1/events/watch (server-sent events).
 	WatchEvents(context.Context, *connect.Request[v1.WatchEventsRequest]) (*connect.ServerStreamForClient[v1.WatchEventsResponse], error)
-	// ListDeadLetters pages through dead letters, newest first: tasks that were
-	// given up, and stream entries that were no task.
-	ListDeadLetters(context.Context, *connect.Request[v1.ListDeadLettersRequest]) (*connect.Response[v1.ListDeadLettersResponse], error)
-	// GetDeadLetter returns one dead letter. TASK_NOT_FOUND if there is none.
-	GetDeadLetter(context.Context, *connect.Request[v1.GetDeadLetterRequest]) (*connect.Response[v1.GetDeadLetterResponse], error)
+	// CancelTask ends one task for good: it is cancelled when the call returns. If
+	// it waits it never starts; if it runs, its handler's context is cancelled
+	// within a second, and the outcome of that execution is refused. Cancelling
+	// a cancelled task again succeeds; TASK_INVALID_TRANSITION if it has ended in
+	// another way or was given up, TASK_NOT_FOUND if there is none.
+	CancelTask(context.Context, *connect.Request[v1.CancelTaskRequest]) (*connect.Response[v1.CancelTaskResponse], error)
+	// CancelTasks cancels the tasks that a filter admits, oldest first, at most
+	// max_tasks of them; call again while more is true. Tasks that end meanwhile
+	// are left alone.
+	CancelTasks(context.Context, *connect.Request[v1.CancelTasksRequest]) (*connect.Response[v1.CancelTasksResponse], error)
+	// ListDependencies pages through the tasks that a task depends on, in the order
+	// in which it names them, with their results.
+	ListDependencies(context.Context, *connect.Request[v1.ListDependenciesRequest]) (*connect.Response[v1.ListDependenciesResponse], error)
+	// GetTaskGraph returns the tasks that a task depends on or that depend on it,
+	// directly or through others, nearest first.
+	GetTaskGraph(context.Context, *connect.Request[v1.GetTaskGraphRequest]) (*connect.Response[v1.GetTaskGraphResponse], error)
+	// RescheduleTask gives a task another time. Its state stays. It must be pending
+	// and not due yet, or wait for other tasks or for a decision before its first
+	// execution; else TASK_INVALID_TRANSITION. An approval that it had does not
+	// hold for the new time. The same scheduled_at again changes nothing.
+	RescheduleTask(context.Context, *connect.Request[v1.RescheduleTaskRequest]) (*connect.Response[v1.RescheduleTaskResponse], error)
+	// GetDeployment tells which deployment this is, and the seed of its retry
+	// jitter, with which every delay in the log can be recomputed.
+	GetDeployment(context.Context, *connect.Request[v1.GetDeploymentRequest]) (*connect.Response[v1.GetDeploymentResponse], error)
 }
 
 // NewTaskServiceClient constructs a client for the penstock.v1.TaskService service. By default, it
@@ -163,23 +214,69 @@ func NewTaskServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		searchEvents: connect.NewClient[v1.SearchEventsRequest, v1.SearchEventsResponse](
+			httpClient,
+			baseURL+TaskServiceSearchEventsProcedure,
+			connect.WithSchema(taskServiceMethods.ByName("SearchEvents")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		listStateEvents: connect.NewClient[v1.ListStateEventsRequest, v1.ListStateEventsResponse](
+			httpClient,
+			baseURL+TaskServiceListStateEventsProcedure,
+			connect.WithSchema(taskServiceMethods.ByName("ListStateEvents")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		getWorkflow: connect.NewClient[v1.GetWorkflowRequest, v1.GetWorkflowResponse](
+			httpClient,
+			baseURL+TaskServiceGetWorkflowProcedure,
+			connect.WithSchema(taskServiceMethods.ByName("GetWorkflow")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		watchEvents: connect.NewClient[v1.WatchEventsRequest, v1.WatchEventsResponse](
 			httpClient,
 			baseURL+TaskServiceWatchEventsProcedure,
 			connect.WithSchema(taskServiceMethods.ByName("WatchEvents")),
 			connect.WithClientOptions(opts...),
 		),
-		listDeadLetters: connect.NewClient[v1.ListDeadLettersRequest, v1.ListDeadLettersResponse](
+		cancelTask: connect.NewClient[v1.CancelTaskRequest, v1.CancelTaskResponse](
 			httpClient,
-			baseURL+TaskServiceListDeadLettersProcedure,
-			connect.WithSchema(taskServiceMethods.ByName("ListDeadLetters")),
+			baseURL+TaskServiceCancelTaskProcedure,
+			connect.WithSchema(taskServiceMethods.ByName("CancelTask")),
+			connect.WithClientOptions(opts...),
+		),
+		cancelTasks: connect.NewClient[v1.CancelTasksRequest, v1.CancelTasksResponse](
+			httpClient,
+			baseURL+TaskServiceCancelTasksProcedure,
+			connect.WithSchema(taskServiceMethods.ByName("CancelTasks")),
+			connect.WithClientOptions(opts...),
+		),
+		listDependencies: connect.NewClient[v1.ListDependenciesRequest, v1.ListDependenciesResponse](
+			httpClient,
+			baseURL+TaskServiceListDependenciesProcedure,
+			connect.WithSchema(taskServiceMethods.ByName("ListDependencies")),
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
-		getDeadLetter: connect.NewClient[v1.GetDeadLetterRequest, v1.GetDeadLetterResponse](
+		getTaskGraph: connect.NewClient[v1.GetTaskGraphRequest, v1.GetTaskGraphResponse](
 			httpClient,
-			baseURL+TaskServiceGetDeadLetterProcedure,
-			connect.WithSchema(taskServiceMethods.ByName("GetDeadLetter")),
+			baseURL+TaskServiceGetTaskGraphProcedure,
+			connect.WithSchema(taskServiceMethods.ByName("GetTaskGraph")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		rescheduleTask: connect.NewClient[v1.RescheduleTaskRequest, v1.RescheduleTaskResponse](
+			httpClient,
+			baseURL+TaskServiceRescheduleTaskProcedure,
+			connect.WithSchema(taskServiceMethods.ByName("RescheduleTask")),
+			connect.WithClientOptions(opts...),
+		),
+		getDeployment: connect.NewClient[v1.GetDeploymentRequest, v1.GetDeploymentResponse](
+			httpClient,
+			baseURL+TaskServiceGetDeploymentProcedure,
+			connect.WithSchema(taskServiceMethods.ByName("GetDeployment")),
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
@@ -188,17 +285,24 @@ func NewTaskServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 
 // taskServiceClient implements TaskServiceClient.
 type taskServiceClient struct {
-	enqueue         *connect.Client[v1.EnqueueRequest, v1.EnqueueResponse]
-	enqueueBatch    *connect.Client[v1.EnqueueBatchRequest, v1.EnqueueBatchResponse]
-	getTask         *connect.Client[v1.GetTaskRequest, v1.GetTaskResponse]
-	listTasks       *connect.Client[v1.ListTasksRequest, v1.ListTasksResponse]
-	countTasks      *connect.Client[v1.CountTasksRequest, v1.CountTasksResponse]
-	getQueue        *connect.Client[v1.GetQueueRequest, v1.GetQueueResponse]
-	waitTask        *connect.Client[v1.WaitTaskRequest, v1.WaitTaskResponse]
-	listEvents      *connect.Client[v1.ListEventsRequest, v1.ListEventsResponse]
-	watchEvents     *connect.Client[v1.WatchEventsRequest, v1.WatchEventsResponse]
-	listDeadLetters *connect.Client[v1.ListDeadLettersRequest, v1.ListDeadLettersResponse]
-	getDeadLetter   *connect.Client[v1.GetDeadLetterRequest, v1.GetDeadLetterResponse]
+	enqueue          *connect.Client[v1.EnqueueRequest, v1.EnqueueResponse]
+	enqueueBatch     *connect.Client[v1.EnqueueBatchRequest, v1.EnqueueBatchResponse]
+	getTask          *connect.Client[v1.GetTaskRequest, v1.GetTaskResponse]
+	listTasks        *connect.Client[v1.ListTasksRequest, v1.ListTasksResponse]
+	countTasks       *connect.Client[v1.CountTasksRequest, v1.CountTasksResponse]
+	getQueue         *connect.Client[v1.GetQueueRequest, v1.GetQueueResponse]
+	waitTask         *connect.Client[v1.WaitTaskRequest, v1.WaitTaskResponse]
+	listEvents       *connect.Client[v1.ListEventsRequest, v1.ListEventsResponse]
+	searchEvents     *connect.Client[v1.SearchEventsRequest, v1.SearchEventsResponse]
+	listStateEvents  *connect.Client[v1.ListStateEventsRequest, v1.ListStateEventsResponse]
+	getWorkflow      *connect.Client[v1.GetWorkflowRequest, v1.GetWorkflowResponse]
+	watchEvents      *connect.Client[v1.WatchEventsRequest, v1.WatchEventsResponse]
+	cancelTask       *connect.Client[v1.CancelTaskRequest, v1.CancelTaskResponse]
+	cancelTasks      *connect.Client[v1.CancelTasksRequest, v1.CancelTasksResponse]
+	listDependencies *connect.Client[v1.ListDependenciesRequest, v1.ListDependenciesResponse]
+	getTaskGraph     *connect.Client[v1.GetTaskGraphRequest, v1.GetTaskGraphResponse]
+	rescheduleTask   *connect.Client[v1.RescheduleTaskRequest, v1.RescheduleTaskResponse]
+	getDeployment    *connect.Client[v1.GetDeploymentRequest, v1.GetDeploymentResponse]
 }
 
 // Enqueue calls penstock.v1.TaskService.Enqueue.
@@ -241,19 +345,54 @@ func (c *taskServiceClient) ListEvents(ctx context.Context, req *connect.Request
 	return c.listEvents.CallUnary(ctx, req)
 }
 
+// SearchEvents calls penstock.v1.TaskService.SearchEvents.
+func (c *taskServiceClient) SearchEvents(ctx context.Context, req *connect.Request[v1.SearchEventsRequest]) (*connect.Response[v1.SearchEventsResponse], error) {
+	return c.searchEvents.CallUnary(ctx, req)
+}
+
+// ListStateEvents calls penstock.v1.TaskService.ListStateEvents.
+func (c *taskServiceClient) ListStateEvents(ctx context.Context, req *connect.Request[v1.ListStateEventsRequest]) (*connect.Response[v1.ListStateEventsResponse], error) {
+	return c.listStateEvents.CallUnary(ctx, req)
+}
+
+// GetWorkflow calls penstock.v1.TaskService.GetWorkflow.
+func (c *taskServiceClient) GetWorkflow(ctx context.Context, req *connect.Request[v1.GetWorkflowRequest]) (*connect.Response[v1.GetWorkflowResponse], error) {
+	return c.getWorkflow.CallUnary(ctx, req)
+}
+
 // WatchEvents calls penstock.v1.TaskService.WatchEvents.
 func (c *taskServiceClient) WatchEvents(ctx context.Context, req *connect.Request[v1.WatchEventsRequest]) (*connect.ServerStreamForClient[v1.WatchEventsResponse], error) {
 	return c.watchEvents.CallServerStream(ctx, req)
 }
 
-// ListDeadLetters calls penstock.v1.TaskService.ListDeadLetters.
-func (c *taskServiceClient) ListDeadLetters(ctx context.Context, req *connect.Request[v1.ListDeadLettersRequest]) (*connect.Response[v1.ListDeadLettersResponse], error) {
-	return c.listDeadLetters.CallUnary(ctx, req)
+// CancelTask calls penstock.v1.TaskService.CancelTask.
+func (c *taskServiceClient) CancelTask(ctx context.Context, req *connect.Request[v1.CancelTaskRequest]) (*connect.Response[v1.CancelTaskResponse], error) {
+	return c.cancelTask.CallUnary(ctx, req)
 }
 
-// GetDeadLetter calls penstock.v1.TaskService.GetDeadLetter.
-func (c *taskServiceClient) GetDeadLetter(ctx context.Context, req *connect.Request[v1.GetDeadLetterRequest]) (*connect.Response[v1.GetDeadLetterResponse], error) {
-	return c.getDeadLetter.CallUnary(ctx, req)
+// CancelTasks calls penstock.v1.TaskService.CancelTasks.
+func (c *taskServiceClient) CancelTasks(ctx context.Context, req *connect.Request[v1.CancelTasksRequest]) (*connect.Response[v1.CancelTasksResponse], error) {
+	return c.cancelTasks.CallUnary(ctx, req)
+}
+
+// ListDependencies calls penstock.v1.TaskService.ListDependencies.
+func (c *taskServiceClient) ListDependencies(ctx context.Context, req *connect.Request[v1.ListDependenciesRequest]) (*connect.Response[v1.ListDependenciesResponse], error) {
+	return c.listDependencies.CallUnary(ctx, req)
+}
+
+// GetTaskGraph calls penstock.v1.TaskService.GetTaskGraph.
+func (c *taskServiceClient) GetTaskGraph(ctx context.Context, req *connect.Request[v1.GetTaskGraphRequest]) (*connect.Response[v1.GetTaskGraphResponse], error) {
+	return c.getTaskGraph.CallUnary(ctx, req)
+}
+
+// RescheduleTask calls penstock.v1.TaskService.RescheduleTask.
+func (c *taskServiceClient) RescheduleTask(ctx context.Context, req *connect.Request[v1.RescheduleTaskRequest]) (*connect.Response[v1.RescheduleTaskResponse], error) {
+	return c.rescheduleTask.CallUnary(ctx, req)
+}
+
+// GetDeployment calls penstock.v1.TaskService.GetDeployment.
+func (c *taskServiceClient) GetDeployment(ctx context.Context, req *connect.Request[v1.GetDeploymentRequest]) (*connect.Response[v1.GetDeploymentResponse], error) {
+	return c.getDeployment.CallUnary(ctx, req)
 }
 
 // TaskServiceHandler is an implementation of the penstock.v1.TaskService service.
@@ -265,7 +404,9 @@ type TaskServiceHandler interface {
 	// fails with TASK_DUPLICATE.
 	Enqueue(context.Context, *connect.Request[v1.EnqueueRequest]) (*connect.Response[v1.EnqueueResponse], error)
 	// EnqueueBatch stores up to 1,000 tasks. Each item succeeds or fails for
-	// itself; results come in the order of the items.
+	// itself; results come in the order of the items. If any item has a local name,
+	// or names one in depends_on, the call is a graph: up to 20,000 tasks that are
+	// stored all or not at all, and the call fails with the first fault.
 	EnqueueBatch(context.Context, *connect.Request[v1.EnqueueBatchRequest]) (*connect.Response[v1.EnqueueBatchResponse], error)
 	// GetTask returns one task. TASK_NOT_FOUND if there is none.
 	GetTask(context.Context, *connect.Request[v1.GetTaskRequest]) (*connect.Response[v1.GetTaskResponse], error)
@@ -280,15 +421,46 @@ type TaskServiceHandler interface {
 	WaitTask(context.Context, *connect.Request[v1.WaitTaskRequest]) (*connect.Response[v1.WaitTaskResponse], error)
 	// ListEvents pages through one task's event log in order.
 	ListEvents(context.Context, *connect.Request[v1.ListEventsRequest]) (*connect.Response[v1.ListEventsResponse], error)
+	// SearchEvents pages through the events of several tasks, oldest first: those
+	// of a workflow, of a trace, or of all tasks within a time. An event that
+	// commits while pages are read may be missed; WatchEvents misses none.
+	SearchEvents(context.Context, *connect.Request[v1.SearchEventsRequest]) (*connect.Response[v1.SearchEventsResponse], error)
+	// ListStateEvents returns one task's changes of state as the task scheduling
+	// contract writes them, in that contract's words: pending, ready, running,
+	// succeeded, failed, cancelled. What moves between two of our states that have
+	// the same word there is not shown.
+	ListStateEvents(context.Context, *connect.Request[v1.ListStateEventsRequest]) (*connect.Response[v1.ListStateEventsResponse], error)
+	// GetWorkflow tells how a workflow stands: a graph of tasks, or one task that is
+	// in none. TASK_NOT_FOUND if there is no such workflow.
+	GetWorkflow(context.Context, *connect.Request[v1.GetWorkflowRequest]) (*connect.Response[v1.GetWorkflowResponse], error)
 	// WatchEvents streams events in commit-safe order: an event that commits
 	// late is never skipped. Resume with the last position received. Over plain
 	// HTTP the same stream is GET /api/v1/events/watch (server-sent events).
 	WatchEvents(context.Context, *connect.Request[v1.WatchEventsRequest], *connect.ServerStream[v1.WatchEventsResponse]) error
-	// ListDeadLetters pages through dead letters, newest first: tasks that were
-	// given up, and stream entries that were no task.
-	ListDeadLetters(context.Context, *connect.Request[v1.ListDeadLettersRequest]) (*connect.Response[v1.ListDeadLettersResponse], error)
-	// GetDeadLetter returns one dead letter. TASK_NOT_FOUND if there is none.
-	GetDeadLetter(context.Context, *connect.Request[v1.GetDeadLetterRequest]) (*connect.Response[v1.GetDeadLetterResponse], error)
+	// CancelTask ends one task for good: it is cancelled when the call returns. If
+	// it waits it never starts; if it runs, its handler's context is cancelled
+	// within a second, and the outcome of that execution is refused. Cancelling
+	// a cancelled task again succeeds; TASK_INVALID_TRANSITION if it has ended in
+	// another way or was given up, TASK_NOT_FOUND if there is none.
+	CancelTask(context.Context, *connect.Request[v1.CancelTaskRequest]) (*connect.Response[v1.CancelTaskResponse], error)
+	// CancelTasks cancels the tasks that a filter admits, oldest first, at most
+	// max_tasks of them; call again while more is true. Tasks that end meanwhile
+	// are left alone.
+	CancelTasks(context.Context, *connect.Request[v1.CancelTasksRequest]) (*connect.Response[v1.CancelTasksResponse], error)
+	// ListDependencies pages through the tasks that a task depends on, in the order
+	// in which it names them, with their results.
+	ListDependencies(context.Context, *connect.Request[v1.ListDependenciesRequest]) (*connect.Response[v1.ListDependenciesResponse], error)
+	// GetTaskGraph returns the tasks that a task depends on or that depend on it,
+	// directly or through others, nearest first.
+	GetTaskGraph(context.Context, *connect.Request[v1.GetTaskGraphRequest]) (*connect.Response[v1.GetTaskGraphResponse], error)
+	// RescheduleTask gives a task another time. Its state stays. It must be pending
+	// and not due yet, or wait for other tasks or for a decision before its first
+	// execution; else TASK_INVALID_TRANSITION. An approval that it had does not
+	// hold for the new time. The same scheduled_at again changes nothing.
+	RescheduleTask(context.Context, *connect.Request[v1.RescheduleTaskRequest]) (*connect.Response[v1.RescheduleTaskResponse], error)
+	// GetDeployment tells which deployment this is, and the seed of its retry
+	// jitter, with which every delay in the log can be recomputed.
+	GetDeployment(context.Context, *connect.Request[v1.GetDeploymentRequest]) (*connect.Response[v1.GetDeploymentResponse], error)
 }
 
 // NewTaskServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -352,23 +524,69 @@ func NewTaskServiceHandler(svc TaskServiceHandler, opts ...connect.HandlerOption
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	taskServiceSearchEventsHandler := connect.NewUnaryHandler(
+		TaskServiceSearchEventsProcedure,
+		svc.SearchEvents,
+		connect.WithSchema(taskServiceMethods.ByName("SearchEvents")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	taskServiceListStateEventsHandler := connect.NewUnaryHandler(
+		TaskServiceListStateEventsProcedure,
+		svc.ListStateEvents,
+		connect.WithSchema(taskServiceMethods.ByName("ListStateEvents")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	taskServiceGetWorkflowHandler := connect.NewUnaryHandler(
+		TaskServiceGetWorkflowProcedure,
+		svc.GetWorkflow,
+		connect.WithSchema(taskServiceMethods.ByName("GetWorkflow")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	taskServiceWatchEventsHandler := connect.NewServerStreamHandler(
 		TaskServiceWatchEventsProcedure,
 		svc.WatchEvents,
 		connect.WithSchema(taskServiceMethods.ByName("WatchEvents")),
 		connect.WithHandlerOptions(opts...),
 	)
-	taskServiceListDeadLettersHandler := connect.NewUnaryHandler(
-		TaskServiceListDeadLettersProcedure,
-		svc.ListDeadLetters,
-		connect.WithSchema(taskServiceMethods.ByName("ListDeadLetters")),
+	taskServiceCancelTaskHandler := connect.NewUnaryHandler(
+		TaskServiceCancelTaskProcedure,
+		svc.CancelTask,
+		connect.WithSchema(taskServiceMethods.ByName("CancelTask")),
+		connect.WithHandlerOptions(opts...),
+	)
+	taskServiceCancelTasksHandler := connect.NewUnaryHandler(
+		TaskServiceCancelTasksProcedure,
+		svc.CancelTasks,
+		connect.WithSchema(taskServiceMethods.ByName("CancelTasks")),
+		connect.WithHandlerOptions(opts...),
+	)
+	taskServiceListDependenciesHandler := connect.NewUnaryHandler(
+		TaskServiceListDependenciesProcedure,
+		svc.ListDependencies,
+		connect.WithSchema(taskServiceMethods.ByName("ListDependencies")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
-	taskServiceGetDeadLetterHandler := connect.NewUnaryHandler(
-		TaskServiceGetDeadLetterProcedure,
-		svc.GetDeadLetter,
-		connect.WithSchema(taskServiceMethods.ByName("GetDeadLetter")),
+	taskServiceGetTaskGraphHandler := connect.NewUnaryHandler(
+		TaskServiceGetTaskGraphProcedure,
+		svc.GetTaskGraph,
+		connect.WithSchema(taskServiceMethods.ByName("GetTaskGraph")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	taskServiceRescheduleTaskHandler := connect.NewUnaryHandler(
+		TaskServiceRescheduleTaskProcedure,
+		svc.RescheduleTask,
+		connect.WithSchema(taskServiceMethods.ByName("RescheduleTask")),
+		connect.WithHandlerOptions(opts...),
+	)
+	taskServiceGetDeploymentHandler := connect.NewUnaryHandler(
+		TaskServiceGetDeploymentProcedure,
+		svc.GetDeployment,
+		connect.WithSchema(taskServiceMethods.ByName("GetDeployment")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
@@ -390,12 +608,26 @@ func NewTaskServiceHandler(svc TaskServiceHandler, opts ...connect.HandlerOption
 			taskServiceWaitTaskHandler.ServeHTTP(w, r)
 		case TaskServiceListEventsProcedure:
 			taskServiceListEventsHandler.ServeHTTP(w, r)
+		case TaskServiceSearchEventsProcedure:
+			taskServiceSearchEventsHandler.ServeHTTP(w, r)
+		case TaskServiceListStateEventsProcedure:
+			taskServiceListStateEventsHandler.ServeHTTP(w, r)
+		case TaskServiceGetWorkflowProcedure:
+			taskServiceGetWorkflowHandler.ServeHTTP(w, r)
 		case TaskServiceWatchEventsProcedure:
 			taskServiceWatchEventsHandler.ServeHTTP(w, r)
-		case TaskServiceListDeadLettersProcedure:
-			taskServiceListDeadLettersHandler.ServeHTTP(w, r)
-		case TaskServiceGetDeadLetterProcedure:
-			taskServiceGetDeadLetterHandler.ServeHTTP(w, r)
+		case TaskServiceCancelTaskProcedure:
+			taskServiceCancelTaskHandler.ServeHTTP(w, r)
+		case TaskServiceCancelTasksProcedure:
+			taskServiceCancelTasksHandler.ServeHTTP(w, r)
+		case TaskServiceListDependenciesProcedure:
+			taskServiceListDependenciesHandler.ServeHTTP(w, r)
+		case TaskServiceGetTaskGraphProcedure:
+			taskServiceGetTaskGraphHandler.ServeHTTP(w, r)
+		case TaskServiceRescheduleTaskProcedure:
+			taskServiceRescheduleTaskHandler.ServeHTTP(w, r)
+		case TaskServiceGetDeploymentProcedure:
+			taskServiceGetDeploymentHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -437,14 +669,42 @@ func (UnimplementedTaskServiceHandler) ListEvents(context.Context, *connect.Requ
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("penstock.v1.TaskService.ListEvents is not implemented"))
 }
 
+func (UnimplementedTaskServiceHandler) SearchEvents(context.Context, *connect.Request[v1.SearchEventsRequest]) (*connect.Response[v1.SearchEventsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("penstock.v1.TaskService.SearchEvents is not implemented"))
+}
+
+func (UnimplementedTaskServiceHandler) ListStateEvents(context.Context, *connect.Request[v1.ListStateEventsRequest]) (*connect.Response[v1.ListStateEventsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("penstock.v1.TaskService.ListStateEvents is not implemented"))
+}
+
+func (UnimplementedTaskServiceHandler) GetWorkflow(context.Context, *connect.Request[v1.GetWorkflowRequest]) (*connect.Response[v1.GetWorkflowResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("penstock.v1.TaskService.GetWorkflow is not implemented"))
+}
+
 func (UnimplementedTaskServiceHandler) WatchEvents(context.Context, *connect.Request[v1.WatchEventsRequest], *connect.ServerStream[v1.WatchEventsResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("penstock.v1.TaskService.WatchEvents is not implemented"))
 }
 
-func (UnimplementedTaskServiceHandler) ListDeadLetters(context.Context, *connect.Request[v1.ListDeadLettersRequest]) (*connect.Response[v1.ListDeadLettersResponse], error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("penstock.v1.TaskService.ListDeadLetters is not implemented"))
+func (UnimplementedTaskServiceHandler) CancelTask(context.Context, *connect.Request[v1.CancelTaskRequest]) (*connect.Response[v1.CancelTaskResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("penstock.v1.TaskService.CancelTask is not implemented"))
 }
 
-func (UnimplementedTaskServiceHandler) GetDeadLetter(context.Context, *connect.Request[v1.GetDeadLetterRequest]) (*connect.Response[v1.GetDeadLetterResponse], error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("penstock.v1.TaskService.GetDeadLetter is not implemented"))
+func (UnimplementedTaskServiceHandler) CancelTasks(context.Context, *connect.Request[v1.CancelTasksRequest]) (*connect.Response[v1.CancelTasksResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("penstock.v1.TaskService.CancelTasks is not implemented"))
+}
+
+func (UnimplementedTaskServiceHandler) ListDependencies(context.Context, *connect.Request[v1.ListDependenciesRequest]) (*connect.Response[v1.ListDependenciesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("penstock.v1.TaskService.ListDependencies is not implemented"))
+}
+
+func (UnimplementedTaskServiceHandler) GetTaskGraph(context.Context, *connect.Request[v1.GetTaskGraphRequest]) (*connect.Response[v1.GetTaskGraphResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("penstock.v1.TaskService.GetTaskGraph is not implemented"))
+}
+
+func (UnimplementedTaskServiceHandler) RescheduleTask(context.Context, *connect.Request[v1.RescheduleTaskRequest]) (*connect.Response[v1.RescheduleTaskResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("penstock.v1.TaskService.RescheduleTask is not implemented"))
+}
+
+func (UnimplementedTaskServiceHandler) GetDeployment(context.Context, *connect.Request[v1.GetDeploymentRequest]) (*connect.Response[v1.GetDeploymentResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("penstock.v1.TaskService.GetDeployment is not implemented"))
 }

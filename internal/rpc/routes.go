@@ -1,0 +1,106 @@
+package rpc
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/api/annotations"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// routes are the paths of the REST API by HTTP method, split at the slashes. A
+// part in braces is a variable.
+type routes map[string][][]string
+
+// routesOf reads the routes of the methods' google.api.http options.
+func routesOf(all []service) (routes, error) {
+	r := routes{}
+	for _, s := range all {
+		for i := range s.methods.Len() {
+			if err := r.add(s.methods.Get(i)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return r, nil
+}
+
+// add adds those of one method; one without the option has none. A call that is
+// not GET or DELETE has to be described by its whole body: see refuseQuery.
+func (r routes) add(md protoreflect.MethodDescriptor) error {
+	rule, _ := proto.GetExtension(md.Options(), annotations.E_Http).(*annotations.HttpRule)
+	if rule == nil {
+		return nil
+	}
+	for _, rule := range append([]*annotations.HttpRule{rule}, rule.GetAdditionalBindings()...) {
+		switch {
+		case rule.GetGet() != "":
+			r.insert(http.MethodGet, rule.GetGet())
+		case rule.GetDelete() != "" && rule.GetBody() == "":
+			r.insert(http.MethodDelete, rule.GetDelete())
+		case rule.GetPost() != "" && rule.GetBody() == "*":
+			r.insert(http.MethodPost, rule.GetPost())
+		case rule.GetPut() != "" && rule.GetBody() == "*":
+			r.insert(http.MethodPut, rule.GetPut())
+		default:
+			return fmt.Errorf("rpc: %s: its HTTP rule is neither get or delete nor post or put with body \"*\"", md.FullName())
+		}
+	}
+	return nil
+}
+
+func (r routes) insert(method, template string) {
+	r[method] = append(r[method], strings.Split(template, "/"))
+}
+
+// resolve returns the path under which the transcoder finds the route of a
+// request. The transcoder looks at literals first and does not go back when one
+// does not take the method: GET /api/v1/tasks/batch, where "batch" is a task id,
+// would be refused because POST /api/v1/tasks/batch exists. So what is the value
+// of a variable is escaped, which sets it apart from literals; the transcoder
+// undoes it.
+func (r routes) resolve(method, path string) string {
+	parts := strings.Split(path, "/")
+	for i, part := range r.find(method, parts) {
+		if value := parts[i]; isVariable(part) && value != "" && value[0] != '%' {
+			parts[i] = fmt.Sprintf("%%%02X%s", value[0], value[1:])
+		}
+	}
+	return strings.Join(parts, "/")
+}
+
+// find returns the route that matches a path, nil if none does. Of several it
+// is the one with a literal where they differ first.
+func (r routes) find(method string, parts []string) (best []string) {
+	for _, route := range r[method] {
+		if matches(route, parts) && (best == nil || moreLiteral(route, best)) {
+			best = route
+		}
+	}
+	return best
+}
+
+func matches(route, parts []string) bool {
+	if len(route) != len(parts) {
+		return false
+	}
+	for i, part := range route {
+		if part != parts[i] && !isVariable(part) {
+			return false
+		}
+	}
+	return true
+}
+
+func moreLiteral(a, b []string) bool {
+	for i := range a {
+		if isVariable(a[i]) != isVariable(b[i]) {
+			return isVariable(b[i])
+		}
+	}
+	return false
+}
+
+func isVariable(part string) bool { return strings.HasPrefix(part, "{") }

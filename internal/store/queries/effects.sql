@@ -1,0 +1,91 @@
+-- name: EffectKeys :many
+-- The scope and key of tasks' effects. They never change.
+SELECT t.id, (CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN t.tenant ELSE t.idempotency_scope END)::text AS scope,
+    (CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN 't:' ELSE 'k:' END || COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text))::text AS key
+FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id;
+
+-- name: EffectRequesters :many
+-- Everybody who had a hand in one of the tasks, or in one that was requeued from
+-- it or made anew in its place.
+WITH RECURSIVE family (id) AS (
+    SELECT unnest(@ids::uuid[])
+    UNION
+    SELECT l.id FROM family f CROSS JOIN LATERAL (
+        SELECT r.task_id AS id FROM dlq_items d JOIN dlq_requeues r ON r.dlq_id = d.dlq_id WHERE d.task_id = f.id
+        UNION ALL
+        SELECT c.clone_id FROM task_clones c WHERE c.task_id = f.id) l
+)
+SELECT DISTINCT lower(btrim(p.name))::text AS name FROM family f JOIN tasks t ON t.id = f.id,
+    unnest(t.requested_by || COALESCE(t.also_requested_by, '{}') || t.rescheduled_by) p(name)
+ORDER BY 1;
+
+-- name: LockEffect :one
+SELECT e.*, clock_timestamp()::timestamptz AS now FROM effects e WHERE e.scope = @scope AND e.key = @key AND e.name = @name FOR UPDATE OF e;
+
+-- name: GetEffect :one
+SELECT * FROM effects e WHERE e.scope = @scope AND e.key = @key AND e.name = @name;
+
+-- name: ExecutionLive :one
+-- Whether an execution is its task's current one and runs. One that is not never
+-- becomes so again. Ask after the effect was locked: an execution that reserved it
+-- meanwhile must be seen.
+SELECT EXISTS (SELECT FROM tasks t WHERE t.id = @id AND t.state = 'running' AND t.delivery = @delivery);
+
+-- name: InsertEffect :execrows
+INSERT INTO effects (scope, key, name, state, token, task_id, delivery, worker_id, users, runs, reserved_at, updated_at)
+VALUES (@scope, @key, @name, 'reserved', @token, @task_id, @delivery, @worker_id, ARRAY[@task_id::uuid], 1, clock_timestamp(), clock_timestamp())
+ON CONFLICT (scope, key, name) DO NOTHING;
+
+-- name: SaveEffect :exec
+UPDATE effects SET state = @state, token = @token, task_id = @task_id, delivery = @delivery, worker_id = @worker_id, users = @users::uuid[],
+    runs = @runs, reserved_at = @reserved_at, done_at = sqlc.narg(done_at), result = NULLIF(sqlc.arg(result)::text, '')::json,
+    result_note = NULLIF(sqlc.arg(result_note)::text, ''), resolution = NULLIF(sqlc.arg(resolution)::text, ''),
+    resolved_by = NULLIF(sqlc.arg(resolved_by)::text, ''), resolution_reason = NULLIF(sqlc.arg(resolution_reason)::text, ''),
+    resolved_at = sqlc.narg(resolved_at), conflicts = @conflicts, history = sqlc.arg(history)::text::json, updated_at = clock_timestamp()
+WHERE scope = @scope AND key = @key AND name = @name;
+
+-- name: FreeEffect :exec
+-- An effect in doubt is to be run again, by a person's decision. The caller holds
+-- the effect's lock, and has seen under it that it is in doubt.
+UPDATE effects e SET state = 'free', resolution = 'run_again', resolved_by = sqlc.arg(resolved_by)::text,
+    resolution_reason = NULLIF(sqlc.arg(reason)::text, ''), resolved_at = clock_timestamp(), updated_at = clock_timestamp(),
+    history = (e.history::jsonb || jsonb_build_array(jsonb_build_object('at', clock_timestamp(), 'what', 'resolved: run_again',
+        'by', sqlc.arg(resolved_by)::text, 'reason', sqlc.arg(reason)::text)))::json
+WHERE e.scope = @scope AND e.key = @key AND e.name = @name AND e.state = 'reserved';
+
+-- name: ListEffects :many
+-- Effects in the order of their keys; live: their holder runs.
+SELECT e.*, EXISTS (SELECT FROM tasks t WHERE t.id = e.task_id AND t.state = 'running' AND t.delivery = e.delivery) AS live FROM effects e
+WHERE (e.scope, e.key, e.name) > (sqlc.arg(after_scope)::text, sqlc.arg(after_key)::text, sqlc.arg(after_name)::text)
+    AND (sqlc.arg(scope)::text = '' OR e.scope = sqlc.arg(scope)::text) AND (sqlc.arg(state)::text = '' OR e.state = sqlc.arg(state)::text)
+ORDER BY e.scope, e.key, e.name LIMIT sqlc.arg(max_rows)::int;
+
+-- name: ListEffectsOfKey :many
+SELECT e.*, EXISTS (SELECT FROM tasks t WHERE t.id = e.task_id AND t.state = 'running' AND t.delivery = e.delivery) AS live FROM effects e
+WHERE e.scope = @scope AND e.key = @key AND e.name > sqlc.arg(after_name)::text AND (sqlc.arg(state)::text = '' OR e.state = sqlc.arg(state)::text)
+    AND (NOT sqlc.arg(doubt)::boolean OR NOT EXISTS (SELECT FROM tasks t WHERE t.id = e.task_id AND t.state = 'running' AND t.delivery = e.delivery))
+ORDER BY e.name LIMIT sqlc.arg(max_rows)::int;
+
+-- name: ListDoubts :many
+-- The effects that are in doubt.
+SELECT e.* FROM effects e
+WHERE e.state = 'reserved' AND (e.scope, e.key, e.name) > (sqlc.arg(after_scope)::text, sqlc.arg(after_key)::text, sqlc.arg(after_name)::text)
+    AND (sqlc.arg(scope)::text = '' OR e.scope = sqlc.arg(scope)::text)
+    AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = e.task_id AND t.state = 'running' AND t.delivery = e.delivery)
+ORDER BY e.scope, e.key, e.name LIMIT sqlc.arg(max_rows)::int;
+
+-- name: RemoveEffects :many
+-- See penstock_remove_effects.
+SELECT r.last_at::timestamptz AS last_at, r.last_scope::text AS last_scope, r.last_key::text AS last_key, r.last_name::text AS last_name, r.removed::int AS removed
+FROM penstock_remove_effects(sqlc.arg(after_at)::timestamptz, sqlc.arg(after_scope)::text, sqlc.arg(after_key)::text, sqlc.arg(after_name)::text,
+    sqlc.arg(keep_ms)::bigint * interval '1 millisecond', sqlc.arg(max_rows)::int) r;
+
+-- name: VerifyEffects :many
+-- The next effects, with what the task that holds each says, if it is still there.
+SELECT e.scope, e.key, e.name, e.state, e.task_id, e.delivery, e.runs, (t.id IS NOT NULL)::boolean AS task_found, COALESCE(t.delivery, 0)::bigint AS task_delivery,
+    COALESCE(CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN t.tenant ELSE t.idempotency_scope END, '')::text AS task_scope,
+    COALESCE((CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN 't:' ELSE 'k:' END || COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text)), '')::text AS task_key,
+    (SELECT count(*) FROM event_log v WHERE v.task_id = e.task_id AND v.type = 'task.claimed' AND v.delivery = e.delivery) AS claims
+FROM effects e LEFT JOIN tasks t ON t.id = e.task_id
+WHERE (e.scope, e.key, e.name) > (sqlc.arg(after_scope)::text, sqlc.arg(after_key)::text, sqlc.arg(after_name)::text)
+ORDER BY e.scope, e.key, e.name LIMIT sqlc.arg(max_rows)::int;
