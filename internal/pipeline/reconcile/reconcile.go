@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -210,17 +211,18 @@ func (r *Reconciler) pass(ctx context.Context, ids []protocol.ID, rebuild *agree
 	if len(missing) == 0 {
 		return 0, nil
 	}
+	if rebuild != nil && r.changed(ctx, rebuild.redis) {
+		return 0, errChanged
+	}
+	if missing, err = r.unended(ctx, missing); err != nil {
+		return 0, err
+	}
+	r.after("outcomes")
 	if rebuild == nil {
 		if err := r.lostGroups(ctx, missing, ids == nil); err != nil {
 			return 0, err
 		}
-	} else if r.changed(ctx, rebuild.redis) {
-		return 0, errChanged
 	}
-	if err := r.waitApplied(ctx); err != nil {
-		return 0, err
-	}
-	r.after("outcomes")
 	for len(missing) > 0 {
 		n := min(len(missing), chunk)
 		left, err := r.repair(ctx, missing[:n])
@@ -231,6 +233,27 @@ func (r *Reconciler) pass(ctx context.Context, ids []protocol.ID, rebuild *agree
 		missing = missing[n:]
 	}
 	return absent, nil
+}
+
+// unended returns those of the missing tasks that no outcome explains: their
+// entry may be gone because they ran.
+func (r *Reconciler) unended(ctx context.Context, missing []candidate) ([]candidate, error) {
+	if err := r.waitApplied(ctx); err != nil {
+		return nil, err
+	}
+	ids := make([]protocol.ID, len(missing))
+	for i, c := range missing {
+		ids[i] = c.ID
+	}
+	again, err := r.candidates(ctx, ids)
+	if err != nil {
+		return nil, fmt.Errorf("read missing tasks again: %w", err)
+	}
+	live := make(map[protocol.Pair]bool, len(again)) // a claim changes the state: no end
+	for _, c := range again {
+		live[c.Pair] = true
+	}
+	return slices.DeleteFunc(missing, func(c candidate) bool { return !live[c.Pair] }), nil
 }
 
 // waitApplied waits until every outcome that is there now is applied.

@@ -58,6 +58,43 @@ func TestNewQueueIsNoLoss(t *testing.T) {
 	}
 }
 
+// What ran while a pass looked is not missing, though its outcome is not applied
+// and its entry is gone: a new queue that is busy at once has lost nothing.
+func TestNewQueueThatIsBusyIsNoLoss(t *testing.T) {
+	t.Parallel()
+	r := all(t, testkit.NewStores(t))
+	round(t, r)
+	complete(t, r)
+	ids := r.Enqueue(t, testkit.Requests(20, "t")...)
+	testkit.Eventually(t, "their dispatch is closed", func() (bool, string) {
+		var n int
+		err := r.DB.QueryRow(t.Context(), "SELECT count(*) FROM dispatch_outbox").Scan(&n)
+		return err == nil && n == 0, fmt.Sprint(n, err)
+	})
+	r.Reconcile.GroupMade(protocol.DefaultQueue)
+	var armed atomic.Bool
+	armed.Store(true)
+	reconcile.After(r.Reconcile, func(string) {
+		if armed.CompareAndSwap(true, false) {
+			hs := r.Fetch(t, "w", 20)
+			outs := make([]*protocol.Outcome, len(hs))
+			for i, h := range hs {
+				outs[i] = h.Outcome(protocol.OutcomeSucceeded)
+			}
+			r.Report(t, outs...)
+			r.Ack(t, hs...)
+		}
+	})
+	round(t, r)
+	if armed.Load() {
+		t.Fatal("the pass did not look")
+	}
+	if got := told(t, r); len(got) != 0 {
+		t.Errorf("told %q", got)
+	}
+	r.WaitState(t, protocol.StateSucceeded, ids...)
+}
+
 // Redis loses everything once more in mid-rebuild. Workers have the whole time
 // to claim again what they run.
 func TestSecondLossGivesWorkersTheirTime(t *testing.T) {
