@@ -38,11 +38,15 @@ func (w *Worker) fetch(ctx context.Context, queue string) {
 		if err != nil {
 			w.giveBack(n)
 			lost = true
+			why := w.unfetched(ctx, beat, err)
 			if !quiet && ctx.Err() == nil {
-				w.o.Log.Warn("cannot fetch; trying again", "queue", queue, "error", err, "group_missing", streams.LostGroup(err))
+				if why == noTaskYet {
+					w.o.Log.Info("the queue has had no task yet; waiting for its first", "queue", queue)
+				} else {
+					w.o.Log.Warn("cannot fetch; trying again", "queue", queue, "error", err, "reason", why)
+				}
 				quiet = true
 			}
-			w.unfetched(ctx, beat, err)
 			from = streams.History
 			select {
 			case <-ctx.Done():
@@ -95,6 +99,9 @@ func (w *Worker) returnLost(ctx context.Context, queue, stream string) {
 	es, err := w.redis.Read(work, stream, protocol.GroupWorkers, w.id, streams.History, n)
 	if err == nil {
 		es, err = w.mine(ctx, stream, es, time.Now(), true)
+	}
+	if streams.LostGroup(err) {
+		err = nil // and with it whatever the reply held
 	}
 	if err != nil {
 		w.o.Log.Warn("what a lost reply may have left is reclaimed after the visibility timeout", "queue", queue, "error", err)

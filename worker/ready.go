@@ -67,14 +67,20 @@ func (w *Worker) awaitsFirstTask(ctx context.Context) bool {
 	return err == nil
 }
 
-// unfetched notes why a queue could not be fetched from.
-func (w *Worker) unfetched(ctx context.Context, b *lifecycle.Beat, err error) {
+// noTaskYet is the reason that is no trouble.
+const noTaskYet = "the queue has had no task yet"
+
+// unfetched notes and returns why a queue could not be fetched from.
+func (w *Worker) unfetched(ctx context.Context, b *lifecycle.Beat, err error) (why string) {
 	switch {
 	case !streams.LostGroup(err):
-		b.Fail("cannot be fetched from")
+		why = "cannot be fetched from"
 	case w.awaitsFirstTask(context.WithoutCancel(ctx)):
 		b.Mark()
+		return noTaskYet
 	default:
-		b.Fail("no orchestrator has made its group")
+		why = "no orchestrator has made its group"
 	}
+	b.Fail(why)
+	return why
 }
