@@ -50,6 +50,9 @@ func (m *machine) actions() map[string]func(*rapid.T) {
 		"lost":        m.lost,
 		"timeout":     m.timeout,
 		"dead letter": m.deadLetter,
+		"ask":         m.ask,
+		"approve":     m.approve,
+		"reject":      m.reject,
 		"person":      m.person,
 	}
 }
@@ -264,14 +267,67 @@ func (m *machine) decided(t *rapid.T, before Task, events []*Event, ok bool, sta
 	}
 }
 
-// person approves or cancels, rarely: decisions that the pipeline does not make.
-func (m *machine) person(t *rapid.T) {
-	if m.task.State == StateWaitingApproval {
-		to := rapid.SampledFrom([]State{StatePending, StateQueued}).Draw(t, "approved")
-		m.task.DueAt = m.env.Now
-		m.events = append(m.events, m.task.move(to, EventApprovalApproved, m.env, ActorAPI))
-		return
+// ask has a rule stop the task.
+func (m *machine) ask(t *rapid.T) {
+	if m.task.State != StateWaitingApproval && rapid.IntRange(0, 3).Draw(t, "ask") > 0 {
+		t.Skip("not asked")
 	}
+	before := *m.task
+	e, ok := m.task.RequestApproval(m.env, ActorGuard, "rule \"large\"", ApprovalRequestedData{Required: 2})
+	m.decided(t, before, present(e), ok, "pending", "waiting_approval")
+	if ok && (m.task.State != StateWaitingApproval || m.task.Delivery != before.Delivery) {
+		t.Fatalf("asked: %+v → %+v", before, *m.task)
+	}
+}
+
+// approve records the word of a person, who may be the last that is needed.
+func (m *machine) approve(t *rapid.T) {
+	start, open := m.task.StartAt, m.task.OpenDependencies
+	defer func() { m.task.StartAt, m.task.OpenDependencies = start, open }()
+	m.task.StartAt = rapid.SampledFrom([]time.Time{{}, m.env.Now.Add(-time.Second), m.env.Now, m.env.Now.Add(time.Second)}).Draw(t, "starts")
+	m.task.OpenDependencies = rapid.IntRange(0, 1).Draw(t, "open dependencies")
+	release := rapid.Bool().Draw(t, "release")
+	before := *m.task
+	e, ok := m.task.Approve(m.env, ActorAPI, "checked", release, ApprovalDecidedData{Principal: "bob", Required: 2})
+	m.decided(t, before, present(e), ok, "waiting_approval")
+	want, due := StateQueued, m.env.Now
+	switch {
+	case !ok:
+		return
+	case !release:
+		want, due = StateWaitingApproval, time.Time{}
+	case before.OpenDependencies > 0:
+		want, due = StatePending, time.Time{}
+	case before.StartAt.After(m.env.Now):
+		want, due = StatePending, before.StartAt
+	}
+	if m.task.State != want || !m.task.DueAt.Equal(due) || m.task.Delivery != before.Delivery || m.task.Attempt != before.Attempt {
+		t.Fatalf("approved (released %t), want it %s and due %s: %+v → %+v", release, want, due, before, *m.task)
+	}
+}
+
+func (m *machine) reject(t *rapid.T) {
+	if m.task.State == StateWaitingApproval && rapid.IntRange(0, 9).Draw(t, "reject") > 0 {
+		t.Skip("not rejected")
+	}
+	before := *m.task
+	e, ok := m.task.RejectApproval(m.env, ActorAPI, "too much", ApprovalDecidedData{Principal: "bob", Required: 2})
+	m.decided(t, before, present(e), ok, "waiting_approval")
+	if ok && (m.task.State != StateCancelled || m.task.Code != "TASK_APPROVAL_REJECTED" || m.task.Delivery != before.Delivery+1 || !m.task.DueAt.IsZero()) {
+		t.Fatalf("rejected: %+v → %+v", before, *m.task)
+	}
+}
+
+// present is the event, if there is one.
+func present(e *Event) []*Event {
+	if e == nil {
+		return nil
+	}
+	return []*Event{e}
+}
+
+// person cancels, rarely: a decision that the pipeline does not make.
+func (m *machine) person(t *rapid.T) {
 	if !Allowed(m.task.State, StateCancelled) || rapid.IntRange(0, 9).Draw(t, "cancel") > 0 {
 		t.Skip("no cancel")
 	}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
@@ -119,16 +120,18 @@ Fail once:   orchestrator enqueue inject '{"mode":"transient_error","times":1}'%
 Look:        orchestrator task list%[2]s
              orchestrator task watch%[2]s
 Accept:      orchestrator verify --gate-b2%[2]s%[4]s
+             orchestrator verify --acceptance%[2]s%[4]s
 %[3]sStop:        Ctrl-C
 
-`, url, server, tokenLines(d.TokenFiles), dataDir)
+`, url, server, tokenLines(d.TokenFiles, devPeople), dataDir)
 }
 
-// tokenLines tells how to use the tokens that dev made.
-func tokenLines(files []string) string {
+// tokenLines tells how to use the tokens that dev made for people.
+func tokenLines(files, people []string) string {
 	title, lines := "Who you are:", ""
-	for _, f := range files {
-		lines += fmt.Sprintf("%-12s export PENSTOCK_TOKEN_FILE=%s\n", title, f)
+	for i, f := range files {
+		_, roles, _ := strings.Cut(people[i], "roles=")
+		lines += fmt.Sprintf("%-12s export PENSTOCK_TOKEN_FILE=%s   # %s\n", title, f, strings.ReplaceAll(roles, ",", ", "))
 		title = "         or:"
 	}
 	return lines

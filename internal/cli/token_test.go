@@ -112,9 +112,10 @@ func TestDeniedExitCode(t *testing.T) {
 
 func TestTokenLines(t *testing.T) {
 	t.Parallel()
-	got := tokenLines([]string{"/d/alice.token", "/d/bob.token"})
-	want := "Who you are: export PENSTOCK_TOKEN_FILE=/d/alice.token\n         or: export PENSTOCK_TOKEN_FILE=/d/bob.token\n"
-	if got != want || tokenLines(nil) != "" {
+	got := tokenLines([]string{"/d/alice.token", "/d/bob.token"}, devPeople)
+	want := "Who you are: export PENSTOCK_TOKEN_FILE=/d/alice.token   # producer, operator\n" +
+		"         or: export PENSTOCK_TOKEN_FILE=/d/bob.token   # operator, approver\n"
+	if got != want || tokenLines(nil, devPeople) != "" {
 		t.Errorf("%q", got)
 	}
 }
