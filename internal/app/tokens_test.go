@@ -3,7 +3,9 @@ package app
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -117,5 +119,32 @@ func TestDevKeepsAConfiguredTokensFile(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
 		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+// TestEventStreamEndsWithItsToken: over server-sent events, too, and it says why.
+func TestEventStreamEndsWithItsToken(t *testing.T) {
+	t.Parallel()
+	var tokens string
+	g := newGuarded(t, func(c *config.Orchestrator) { tokens = c.Auth.TokensFile })
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, g.url+"/api/v1/events/watch", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+tokenOf("viewer"))
+	res, err := g.http.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode != http.StatusOK {
+		t.Fatal(res.Status)
+	}
+	if err := os.WriteFile(tokens, []byte("ada "+tokenOf("admin")+" roles=admin\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	all, err := io.ReadAll(res.Body) // to its end
+	if _, last, _ := strings.Cut(string(all), "event: stream.error\ndata: "); err != nil || !strings.Contains(last, `"status":401`) {
+		t.Errorf("the stream ended with %q, %v", all, err)
 	}
 }
