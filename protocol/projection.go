@@ -1,6 +1,6 @@
 package protocol
 
-// Vocabulary is one of the source documents' own words for states.
+// Vocabulary is one of the specifications' own words for states.
 type Vocabulary string
 
 // The vocabularies of the contract, section 12.

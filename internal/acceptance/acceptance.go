@@ -1,4 +1,4 @@
-// Package acceptance runs the acceptance lists of the source documents against
+// Package acceptance runs the acceptance lists of the specifications against
 // a running system, each line by its name: real tasks, enqueued through the
 // RPC, executed by workers of its own on queues of its own, and judged by what
 // the RPC, Redis and Postgres say about them afterwards. docs/acceptance.md
