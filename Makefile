@@ -53,7 +53,7 @@ chaos: servers build ## Break a running system for CHAOS_DURATION (default 2m) a
 	@bin/chaos -duration $${CHAOS_DURATION:-2m} -seed $${CHAOS_SEED:-0} $(CHAOS_ARGS)
 
 .PHONY: chaos-mutants
-chaos-mutants: servers ## Plant five bugs, one after the other, and demand that the chaos harness finds each (9 minutes)
+chaos-mutants: servers ## Plant six bugs, one after the other, and demand that the chaos harness finds each (11 minutes)
 	@go build -tags mutants -o bin/mutants/ ./cmd/orchestrator ./internal/chaos
 	@bin/mutants/chaos -mutants -orchestrator bin/mutants/orchestrator -seed $${CHAOS_SEED:-0} $(CHAOS_ARGS)
 

@@ -187,7 +187,8 @@ func (h *harness) answer(ctx context.Context, stage *effect.Stage) {
 	}
 	for _, id := range ids {
 		r := &effect.Resolution{ID: id, As: protocol.ResolvedNotDone, Principal: "person", Reason: "looked at the receiver"}
-		if n := h.receiver.count(id.Key); n > 0 {
+		_, key := protocol.ParseLedgerKey(id.Key)
+		if n := h.receiver.count(key); n > 0 {
 			r.As, r.Result = protocol.ResolvedDone, strconv.AppendInt(nil, int64(n), 10)
 		}
 		if _, err := stage.Resolve(ctx, r); err == nil {
