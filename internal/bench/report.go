@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 )
 
@@ -52,7 +53,7 @@ func (b *bench) report(w io.Writer, p *part) error {
 		byName[b.results[i].name] = &b.results[i]
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintf(tw, "\n%s\tmedian\tmin\tmax\tunit\tratio to %s\t\n", p.name, p.ratio)
+	_, _ = fmt.Fprintf(tw, "\n%s\tmedian\tmin\tmax\tunit\t%s\t\n", p.name, strings.TrimSuffix("ratio to "+p.ratio, "ratio to "))
 	for i := range b.results {
 		r := &b.results[i]
 		ratio := "-"

@@ -11,12 +11,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/penstock-dev/penstock/protocol"
 	"github.com/penstock-dev/penstock/task"
 )
 
 // timers is how late tasks start that are due at a time.
 var timers = &part{
-	name: "timers", ratio: "p50",
+	name: "timers",
 	about: func(b *bench) string {
 		return fmt.Sprintf("%d tasks due at random moments within %s, all stored before the first is due. Dispatch: the time in the id of the stream\nentry, whole milliseconds, against the due time. Target on an idle machine: p99 below 20 ms", b.timers, b.span)
 	},
@@ -81,8 +82,8 @@ func (b *bench) lateness(ctx context.Context) error {
 		ms   []float64
 	}{{"handler start", l.start}, {"dispatch", l.dispatch}} {
 		b.add(f.what+" after the due time, p50", "ms", "", quantile(f.ms, 0.5))
-		b.add(f.what+" after the due time, p99", "ms", f.what+" after the due time, p50", quantile(f.ms, 0.99))
-		b.add(f.what+" after the due time, latest", "ms", f.what+" after the due time, p50", quantile(f.ms, 1))
+		b.add(f.what+" after the due time, p99", "ms", "", quantile(f.ms, 0.99))
+		b.add(f.what+" after the due time, latest", "ms", "", quantile(f.ms, 1))
 	}
 	return stop()
 }
@@ -114,22 +115,43 @@ func (b *bench) besideFuture(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	for i := range 2 * pairs {
-		x, name := empty, "enqueue, none waiting"
-		if (i+i/2)%2 == 0 { // either comes first as often
-			x, name = b, "enqueue beside tasks that wait"
-		}
-		q, t := x.queue(), time.Now()
-		if _, err := x.enqueueAll(ctx, b.n, x.noops(q)); err != nil {
-			return err
-		}
-		b.add(name, "tasks/s", "enqueue, none waiting", elapsed(b.n, t))
-		// Or the dispatch of these would slow whichever is measured next.
-		if err := x.become(ctx, q, "dispatched", b.n, 50*time.Millisecond); err != nil {
+	for _, x := range []*bench{empty, b} { // one of them has just started
+		if _, err := x.enqueueAlone(ctx); err != nil {
 			return err
 		}
 	}
+	for i := range pairs {
+		systems := []*bench{b, empty}
+		if i%2 == 1 { // either comes first as often
+			systems = []*bench{empty, b}
+		}
+		rate := map[*bench]float64{}
+		for _, x := range systems {
+			if rate[x], err = x.enqueueAlone(ctx); err != nil {
+				return err
+			}
+		}
+		b.add("enqueue beside tasks that wait", "tasks/s", "enqueue, none waiting", rate[b])
+		b.add("enqueue, none waiting", "tasks/s", "enqueue, none waiting", rate[empty])
+		b.add("slower by, of two in turn", "%", "", 100*(rate[empty]/rate[b]-1))
+	}
 	return nil
+}
+
+// enqueueAlone measures enqueue, and returns when nothing of it is left to do but
+// to run the tasks: their dispatch would slow what is measured next.
+func (b *bench) enqueueAlone(ctx context.Context) (rate float64, err error) {
+	q, t := b.queue(), time.Now()
+	if _, err := b.enqueueAll(ctx, b.n, b.noops(q)); err != nil {
+		return 0, err
+	}
+	rate = elapsed(b.n, t)
+	for b.raw.open(ctx, protocol.TaskStream(q), protocol.GroupWorkers) < int64(b.n) {
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return 0, err
+		}
+	}
+	return rate, nil
 }
 
 // fill stores the tasks that wait, the first time it is called, and measures
