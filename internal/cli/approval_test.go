@@ -34,7 +34,7 @@ func TestGuardAndApprovalCommands(t *testing.T) {
 	expression := `task.type == "refund" && task.payload.amount > 1000`
 	want(t, "no admin", as("alice", "guard", "save", "large", expression), ExitDenied, "admin")
 	want(t, "no CEL", as("root", "guard", "save", "large", "task.type ="), ExitUsage, "expression")
-	want(t, "unknown field", as("root", "guard", "save", "large", "task.typo == 'x'"), ExitUsage, "fields: task.type")
+	want(t, "unknown field", as("root", "guard", "save", "large", "task.typo == 'x'"), ExitUsage, "task has no such field (fields: task.type")
 	want(t, "three people", as("root", "guard", "save", "large", expression, "--required", "3"), ExitUsage, "required")
 	tells(t, as("root", "guard", "save", "large", expression, "--required", "2"), "rule large, revision 1")
 	want(t, "another revision", as("root", "guard", "save", "large", expression, "--expected-revision", "7"), ExitConflict, "revision")
@@ -58,6 +58,7 @@ func TestGuardAndApprovalCommands(t *testing.T) {
 	if len(ids) != 2 || ids["large"] == "" || ids["larger"] == "" {
 		t.Fatalf("inbox: %s%s", r.out, r.err)
 	}
+	tells(t, as("alice", "task", "get", "large"), "waiting_approval", "orchestrator approval list --task large")
 	tells(t, as("bob", "approval", "show", ids["large"]), "5000", expression, "alice", "2 of role:approver")
 
 	want(t, "her own", as("alice", "approval", "approve", ids["large"]), ExitDenied, "had a hand")

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/penstock-dev/penstock/internal/rpc"
+	"github.com/penstock-dev/penstock/protocol"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 )
 
@@ -201,6 +202,12 @@ func taskDetail(w io.Writer, t *penstockv1.Task) error {
 	row("task_id", line(t.TaskId, 255))
 	row("type", t.Type)
 	row("state", t.State)
+	switch {
+	case t.State == string(protocol.StateWaitingApproval):
+		row("waits_for", "people: orchestrator approval list --task "+line(t.TaskId, 255))
+	case t.State == string(protocol.StatePending) && t.OpenDependencies > 0:
+		row("waits_for", fmt.Sprintf("%d tasks: orchestrator task graph %s", t.OpenDependencies, line(t.TaskId, 255)))
+	}
 	row("queue", t.Queue)
 	row("tenant", t.Tenant)
 	row("attempt", fmt.Sprintf("%d of %d", t.Attempt, t.MaxRetries+1))

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/penstock-dev/penstock/protocol"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 	"github.com/penstock-dev/penstock/protocol/penstock/v1/penstockv1connect"
 )
@@ -263,8 +265,8 @@ func scheduleDetail(w io.Writer, s *penstockv1.Schedule) error {
 		row("between", stamp(s.Spec.StartAt)+" and "+stamp(s.Spec.EndAt))
 	}
 	row("type", line(s.Spec.Task.GetType(), 128))
-	row("queue", line(s.Spec.Task.GetQueue(), 64))
-	row("payload", line(string(s.Spec.Task.GetPayload()), 200))
+	row("queue", line(cmp.Or(s.Spec.Task.GetQueue(), protocol.DefaultQueue), 64))
+	row("payload", line(cmp.Or(string(s.Spec.Task.GetPayload()), "null"), 200))
 	row("missed", fmt.Sprintf("%s (at most %d)", s.Spec.Missed, s.Spec.MissedMax))
 	row("overlap", s.Spec.Overlap)
 	row("paused", fmt.Sprint(s.Paused))

@@ -92,7 +92,7 @@ func oneLine(s string) string {
 			kept = append(kept, strings.TrimPrefix(l, "ERROR: <input>:"))
 		}
 	}
-	s = strings.Join(kept, "; ")
+	s = strings.ReplaceAll(strings.Join(kept, "; "), "undeclared reference to 'task' (in container '')", "task has no such field")
 	if len(s) > maxText {
 		s = strings.ToValidUTF8(s[:maxText], "") + "…"
 	}
@@ -108,6 +108,9 @@ func (c *Compiled) matches(vars map[string]any) (match bool, err error) {
 		}
 	}()
 	v, _, err := c.program.Eval(vars)
+	if err != nil && strings.HasPrefix(err.Error(), "no such overload") { // all that CEL says
+		return false, fmt.Errorf("%w: a value is of another type than the expression needs, such as a string that is compared with a number", err)
+	}
 	if err != nil {
 		return false, err
 	}

@@ -44,7 +44,7 @@ func TestExpressions(t *testing.T) {
 		{`task.payload.amount == 9007199254740992`, `{"amount": 9007199254740993}`, false, ""},
 		{`task.payload.amount + 1 > 1000`, `{"amount": 1000}`, true, ""},
 		{`task.payload.amount > 1000`, `{}`, true, "no such key"},
-		{`task.payload.amount > 1000`, `{"amount": "5000"}`, true, "no such overload"},
+		{`task.payload.amount > 1000`, `{"amount": "5000"}`, true, "another type than the expression needs"},
 		{`task.payload.amount > 1000`, `null`, true, "no such"},
 		{`task.payload.amount > 1000`, `{"amount": 1e999}`, true, "out of range"},
 		{`task.payload.amount > 1000`, `{"amount": 1, "amount": 5000}`, true, "twice"},
