@@ -17,7 +17,7 @@ func taskGraphCmd() *cobra.Command {
 	dot := false
 	c := &cobra.Command{
 		Use: "graph TASK_ID", Short: "Show the tasks that a task depends on or that depend on it", Args: args(cobra.ExactArgs(1)),
-		Long: "Show the tasks that a task depends on or that depend on it, directly or through others. Each task stands once under\nthe first of those it depends on; where it depends on others, too, it is listed there as \"see above\".",
+		Long: "Show the tasks that a task depends on or that depend on it, directly or through others. A task stands\nunder each of those it depends on: after the first time with \"see above\", and without those that depend on it.",
 		RunE: func(cmd *cobra.Command, a []string) error {
 			w, asJSON, err := output(cmd)
 			if err != nil {
@@ -101,7 +101,7 @@ func (d *drawing) draw(id, first, rest string) error {
 	}
 	line := first + d.label(t)
 	again := d.drawn[id]
-	if d.drawn[id] = true; again && len(d.below[id]) > 0 {
+	if d.drawn[id] = true; again {
 		line += "  (see above)"
 	}
 	if _, err := fmt.Fprintln(d.w, line); err != nil || again {

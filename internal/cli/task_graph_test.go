@@ -32,7 +32,7 @@ func TestGraphTree(t *testing.T) {
 ├─ left  t  running
 │  └─ * end  t  pending, waits for 2, runs despite failures
 └─ right  t  cancelled  TASK_CANCELLED
-   └─ * end  t  pending, waits for 2, runs despite failures
+   └─ * end  t  pending, waits for 2, runs despite failures  (see above)
 `
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)

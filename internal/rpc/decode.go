@@ -358,7 +358,7 @@ func notA(fd protoreflect.FieldDescriptor, value []byte) *inputError {
 			want = string(md.Name())
 		}
 		if md.FullName() == "google.protobuf.Timestamp" {
-			want = "time as in 2026-02-25T12:00:00Z"
+			want = "RFC 3339 time with an offset, as in 2026-02-25T12:00:00Z"
 		}
 	}
 	// A container may hold a payload, which error texts must not repeat.

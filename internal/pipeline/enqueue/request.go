@@ -240,7 +240,7 @@ func (it *item) setSchedule(r *Request, lim *Limits, now time.Time) error {
 			return bad("scheduled_at", "is required for schedule_type at")
 		}
 		if r.ScheduledAt.Year() < 1970 || r.ScheduledAt.Sub(now) > lim.MaxScheduleAhead {
-			return bad("scheduled_at", "is %s, want a time from 1970 to %s from now", r.ScheduledAt.UTC().Format(time.RFC3339), lim.MaxScheduleAhead)
+			return bad("scheduled_at", "is %s, want a time from 1970 to %s", r.ScheduledAt.UTC().Format(time.RFC3339), now.Add(lim.MaxScheduleAhead).UTC().Format(time.RFC3339))
 		}
 		it.scheduledAt = r.ScheduledAt.UTC().Truncate(time.Microsecond)
 	case scheduleDelay:
@@ -288,7 +288,7 @@ func (it *item) setExpiry(r *Request, lim *Limits) error {
 	case !r.ExpiresAt.IsZero() && r.StartWithinMS != nil:
 		return bad("schedule_to_start_timeout_ms", "and expires_at are both given: give one of them")
 	case !r.ExpiresAt.IsZero() && (r.ExpiresAt.Year() < 1970 || time.Until(r.ExpiresAt) > most):
-		return bad("expires_at", "is %s, want a time from 1970 to %s from now", r.ExpiresAt.UTC().Format(time.RFC3339), most)
+		return bad("expires_at", "is %s, want a time from 1970 to %s", r.ExpiresAt.UTC().Format(time.RFC3339), time.Now().Add(most).UTC().Format(time.RFC3339))
 	case r.StartWithinMS != nil && (*r.StartWithinMS < 1 || *r.StartWithinMS > most.Milliseconds()):
 		return bad("schedule_to_start_timeout_ms", "is %d, want 1 to %d", *r.StartWithinMS, most.Milliseconds())
 	case r.HeartbeatTimeoutMS != nil && *r.HeartbeatTimeoutMS < 1:
