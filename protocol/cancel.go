@@ -38,15 +38,16 @@ func (t *Task) Cancel(env Env, actor string, code Code, reason string) (events [
 	return []*Event{e}, true
 }
 
-// RefuseCancel records that the task could not be cancelled, at most once for
-// each delivery. Call it where Cancel is not ok.
-func (t *Task) RefuseCancel(env Env, actor string) []*Event {
+// Refuse records that the task could not be moved as somebody asked, at most once
+// for each delivery. What names the move in the reason: cancel, reschedule,
+// approve, reject.
+func (t *Task) Refuse(env Env, actor, what string) []*Event {
 	if t.Delivery <= t.RejectedDelivery {
 		return nil
 	}
 	t.RejectedDelivery = t.Delivery
 	e := t.event(t.State, EventTransitionRejected, env, actor)
-	e.Code, e.Reason = CodeInvalidTransition, fmt.Sprintf("cancel in state %s", t.State)
+	e.Code, e.Reason = CodeInvalidTransition, fmt.Sprintf("%s in state %s", what, t.State)
 	e.Data = data(RejectedData{Delivery: t.Delivery})
 	return []*Event{e}
 }

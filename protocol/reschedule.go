@@ -2,7 +2,6 @@ package protocol
 
 import (
 	"encoding/json"
-	"fmt"
 	"time"
 )
 
@@ -68,19 +67,6 @@ func (t *Task) Reschedule(env Env, principal string, from, to Schedule, reason s
 		}
 	}
 	return []*Event{t.Note(EventRescheduled, env, ActorUser(principal), Text(reason), d)}, true
-}
-
-// RefuseReschedule records that the task could not be given another time, at
-// most once for each delivery. Call it where Reschedule is not ok.
-func (t *Task) RefuseReschedule(env Env, actor string) []*Event {
-	if t.Delivery <= t.RejectedDelivery {
-		return nil
-	}
-	t.RejectedDelivery = t.Delivery
-	e := t.event(t.State, EventTransitionRejected, env, actor)
-	e.Code, e.Reason = CodeInvalidTransition, fmt.Sprintf("reschedule in state %s", t.State)
-	e.Data = data(RejectedData{Delivery: t.Delivery})
-	return []*Event{e}
 }
 
 // AskedSchedule reads what a task's caller asked for, where it was rescheduled

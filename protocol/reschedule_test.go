@@ -47,7 +47,7 @@ func TestReschedule(t *testing.T) {
 			t.Errorf("%s: due %s, starts %s", name, task.DueAt, task.StartAt)
 		}
 		if !ok {
-			if r := task.RefuseReschedule(env, "user:ada"); task.Delivery > 0 && len(r) != 1 {
+			if r := task.Refuse(env, "user:ada", "reschedule"); task.Delivery > 0 && len(r) != 1 {
 				t.Errorf("%s: %d refusals", name, len(r))
 			}
 			continue
@@ -72,7 +72,7 @@ func TestReschedulingFolds(t *testing.T) {
 			to := Schedule{Type: "delay", DelayMS: rapid.Int64Range(0, 10_000_000).Draw(t, "delay")}
 			ev, ok := task.Reschedule(env, "ada", Schedule{Type: "now"}, to, "")
 			if !ok {
-				ev = task.RefuseReschedule(env, ActorUser("ada"))
+				ev = task.Refuse(env, ActorUser("ada"), "reschedule")
 			}
 			events = append(events, ev...)
 		}

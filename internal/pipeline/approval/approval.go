@@ -53,7 +53,7 @@ func New(o Options) *Stage {
 	s := &Stage{
 		o: o,
 		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "penstock_approval_decisions_total", Help: "Approval requests approved, rejected, expired and renewed.",
+			Name: "penstock_approval_decisions_total", Help: "Approval requests approved, rejected, expired and renewed, and decisions refused.",
 		}, []string{"decision"}),
 		pending: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "penstock_approvals_pending", Help: "Approval requests that nobody has decided.",
@@ -140,7 +140,9 @@ func (s *Stage) decide(ctx context.Context, id protocol.ID, who Person, reason s
 	if v.name != "" {
 		s.decisions.WithLabelValues(v.name).Inc()
 	}
-	s.tell(m)
+	if v.refusal == nil {
+		s.tell(m)
+	}
 	return v.Decision, v.refusal
 }
 
@@ -162,7 +164,7 @@ func (s *Stage) approve(ctx context.Context, m *matter, a *dbsqlc.Approval, who 
 		if voted && a.Status == statusApproved { // its reply was lost
 			return verdict{Decision: Decision{Already: true}}, nil
 		}
-		return verdict{refusal: err}, nil
+		return m.refuse(err, who, "approve"), nil
 	}
 	if voted {
 		return verdict{Decision: Decision{Already: true}}, nil
@@ -193,7 +195,7 @@ func (s *Stage) reject(ctx context.Context, m *matter, a *dbsqlc.Approval, who P
 		if a.Status == statusRejected && who.is(store.Deref(a.DecidedBy)) {
 			return verdict{Decision: Decision{Already: true}}, nil
 		}
-		return verdict{refusal: err}, nil
+		return m.refuse(err, who, "reject"), nil
 	}
 	return verdict{name: statusRejected}, m.end(ctx, a, statusRejected, who.Principal, protocol.ActorUser(who.Principal), reason)
 }

@@ -276,6 +276,62 @@ func TestAChangedTaskIsStoppedAgainAndItsChangerIsARequester(t *testing.T) {
 	testkit.VerifyEvents(t, r.Stores)
 }
 
+// Who moved a task and moved it back had a hand in it, though it is as it was.
+func TestThereAndBackIsAHand(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	save(t, r, refunds(2))
+	at := time.Now().Add(time.Hour).Truncate(time.Microsecond)
+	req := refund(5000)
+	req.ScheduleType, req.ScheduledAt = "at", at
+	id := r.Enqueue(t, req)[0]
+	first := one(t, r, id)
+	approve(t, r, first, bob, approval.Decision{})
+	for _, to := range []time.Time{at.Add(time.Hour), at} {
+		if err := r.Enqueuer.Reschedule(t.Context(), enqueue.Reschedule{ID: id, ScheduleType: "at", ScheduledAt: to, Principal: "Carol"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := r.Approval.Approve(t.Context(), first, carol, "")
+	refused(t, err, "carol had a hand in the task since people were asked")
+	second := one(t, r, id)
+	if _, err := r.Approval.Approve(t.Context(), second, carol, ""); second == first || !errors.Is(err, approval.ErrRequester) {
+		t.Errorf("who moved it approves it: %v", err)
+	}
+	approve(t, r, second, bob, approval.Decision{})
+	approve(t, r, second, approver("dave"), released)
+	wantState(t, r, id, protocol.StatePending)
+	testkit.VerifyEvents(t, r.Stores)
+}
+
+// A decision that comes when there is nothing to decide is refused on record,
+// once, and counted each time.
+func TestRefusedDecisionsAreOnRecord(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	save(t, r, refunds(1))
+	id := r.Enqueue(t, refund(5000))[0]
+	ask := one(t, r, id)
+	if _, err := r.Approval.Reject(t.Context(), ask, bob, "too much"); err != nil {
+		t.Fatal(err)
+	}
+	before := r.Row(t, id)
+	for range 2 {
+		_, err := r.Approval.Approve(t.Context(), ask, carol, "")
+		refused(t, err, "rejected by bob")
+		_, err = r.Approval.Reject(t.Context(), ask, carol, "no")
+		refused(t, err, "rejected by bob")
+	}
+	if after := r.Row(t, id); after.State != before.State || after.Delivery != before.Delivery {
+		t.Errorf("%+v → %+v", before, after)
+	}
+	if n := r.Count(t, `SELECT count(*) FROM event_log WHERE task_id = $1 AND type = 'task.transition_rejected' AND actor = 'user:carol'
+		AND error_code = 'TASK_INVALID_TRANSITION' AND reason = 'approve in state cancelled'`, pgid.ID(id)); n != 1 {
+		t.Errorf("%d refusals on record, want 1", n)
+	}
+	testkit.VerifyEvents(t, r.Stores)
+}
+
 func reschedule(t *testing.T, r *testkit.Rig, id protocol.ID, who string, delayMS int64) {
 	t.Helper()
 	err := r.Enqueuer.Reschedule(t.Context(), enqueue.Reschedule{ID: id, ScheduleType: "delay", DelayMS: delayMS, Principal: who})

@@ -122,7 +122,7 @@ func because(a *dbsqlc.Approval) string {
 }
 
 // renew replaces a request whose rule or task is not what it was when people were
-// asked, and returns the refusal that says so; nil: it is as it was. A rule that
+// asked, or that does not shut out all who had a hand in the task, and returns the refusal that says so; nil: it is as it was. A rule that
 // does not stop the task any more changes nothing: the request is decided by it
 // as it was.
 func (m *matter) renew(ctx context.Context, a *dbsqlc.Approval) (refusal, err error) {
@@ -145,7 +145,11 @@ func (m *matter) renew(ctx context.Context, a *dbsqlc.Approval) (refusal, err er
 		}
 	}
 	if ask.Digest = m.subject.Digest(ask.Kind, ask.Name, ask.Revision); ask.Digest == a.Digest {
-		return nil, nil
+		more, err := m.moreHands(ctx, a)
+		if err != nil || more == "" {
+			return nil, err
+		}
+		why = more + " had a hand in the task since people were asked"
 	}
 	err = m.q.DecideApprovals(ctx, dbsqlc.DecideApprovalsParams{Status: statusWithdrawn, Decision: why, Ids: []pgid.ID{a.ID}})
 	if err != nil {
@@ -154,6 +158,30 @@ func (m *matter) renew(ctx context.Context, a *dbsqlc.Approval) (refusal, err er
 	a.Status = statusWithdrawn
 	m.ask(ask)
 	return conflict("%s: nothing was counted; the request was renewed as %s: look at it and decide again", why, ask.ID), nil
+}
+
+// refuse records that a decision came when there was nothing to decide.
+func (m *matter) refuse(why error, who Person, what string) verdict {
+	if m.task != nil {
+		m.events = append(m.events, m.task.Refuse(m.env, protocol.ActorUser(who.Principal), what)...)
+	}
+	return verdict{refusal: why, name: "refused"}
+}
+
+// moreHands names somebody who had a hand in the task after people were asked,
+// and whom the request does not shut out; "": nobody. What they did may have been
+// undone since: the digest does not tell.
+func (m *matter) moreHands(ctx context.Context, a *dbsqlc.Approval) (string, error) {
+	hands, err := m.q.Hands(ctx, pgid.ID(m.task.ID))
+	if err != nil {
+		return "", fmt.Errorf("read who had a hand in task %s: %w", m.task.ID, err)
+	}
+	for _, h := range hands {
+		if !slices.Contains(a.Requesters, h) {
+			return h, nil
+		}
+	}
+	return "", nil
 }
 
 // ask has people asked once more.

@@ -116,7 +116,7 @@ func (s *Stage) Cancel(ctx context.Context, id protocol.ID, why Reason) (already
 		actor := protocol.ActorUser(why.Principal)
 		ev, ok := t.Cancel(env, actor, protocol.CodeCancelled, why.Text)
 		if !ok && state != protocol.StateCancelled {
-			return t.RefuseCancel(env, actor), false
+			return t.Refuse(env, actor, "cancel"), false
 		}
 		return ev, ok
 	})

@@ -279,7 +279,7 @@ func same(it *item, t *dbsqlc.Task, byKey bool) error {
 	switch {
 	case !byKey && it.tenant != t.Tenant:
 		field = "tenant"
-	case (it.queue == protocol.QueueInternal) != (t.Queue == protocol.QueueInternal): // the one would not run as the other does
+	case it.queue != t.Queue:
 		field = "queue"
 	case it.typ != t.Type:
 		field = "type"
@@ -295,6 +295,8 @@ func same(it *item, t *dbsqlc.Task, byKey bool) error {
 		field = "timeout_ms"
 	case it.given&givenMaxRetries != t.Given&givenMaxRetries || it.given&givenMaxRetries != 0 && it.maxRetries != t.MaxRetries:
 		field = "max_retries"
+	case !it.override.is(t.RetryPolicy):
+		field = "retry_policy"
 	case it.startWithin != store.Deref(t.StartWithinMs):
 		field = "schedule_to_start_timeout_ms"
 	case it.startWithin == 0 && !it.expiresAt.Equal(t.ExpiresAt.Time):

@@ -61,6 +61,8 @@ func TestRepeat(t *testing.T) {
 			"delay_ms":      func(r *penstockv1.EnqueueRequest) { r.DelayMs++ },
 			"timeout_ms":    func(r *penstockv1.EnqueueRequest) { r.TimeoutMs = ptr(first.TimeoutMs) }, // given, though the default
 			"max_retries":   func(r *penstockv1.EnqueueRequest) { r.MaxRetries = ptr(first.MaxRetries) },
+			"queue":         func(r *penstockv1.EnqueueRequest) { r.Queue = "another" },
+			"retry_policy":  func(r *penstockv1.EnqueueRequest) { r.RetryPolicy = &penstockv1.RetryPolicy{Strategy: "fixed"} },
 		} {
 			e.duplicate(t, req(same, payload(base), c), field)
 		}
@@ -87,6 +89,30 @@ func TestRepeatGivenBounds(t *testing.T) {
 		e.duplicate(t, other, field)
 	}
 	e.duplicate(t, &penstockv1.EnqueueRequest{Type: "x", TaskId: "a", TimeoutMs: ptr(int32(5000)), MaxRetries: ptr(int32(0))}, "schedule_type")
+	e.wantCounts(t, 1, 0)
+}
+
+// TestRepeatGivenPolicy: what the caller gave of the retry policy counts, and what
+// comes from the type does not.
+func TestRepeatGivenPolicy(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1)
+	with := func(p *penstockv1.RetryPolicy) *penstockv1.EnqueueRequest {
+		return &penstockv1.EnqueueRequest{Type: "x", TaskId: "a", RetryPolicy: p}
+	}
+	e.must(t, with(&penstockv1.RetryPolicy{Strategy: "fixed", BaseMs: ptr(int64(70_000))}), false)
+	e.must(t, with(&penstockv1.RetryPolicy{Strategy: "fixed", BaseMs: ptr(int64(70_000))}), true)
+	if _, err := e.db.Exec(t.Context(), `UPDATE tasks SET retry_policy = jsonb_set(retry_policy::jsonb, '{jitter_max_ms}', '7')::json`); err != nil {
+		t.Fatal(err)
+	}
+	e.must(t, with(&penstockv1.RetryPolicy{Strategy: "fixed", BaseMs: ptr(int64(70_000))}), true) // the type's jitter was another then
+	for name, p := range map[string]*penstockv1.RetryPolicy{
+		"none": nil, "another base": {Strategy: "fixed", BaseMs: ptr(int64(70_001))}, "another strategy": {Strategy: "linear", BaseMs: ptr(int64(70_000))},
+		"a largest delay": {Strategy: "fixed", BaseMs: ptr(int64(70_000)), MaxBackoffMs: ptr(int64(80_000))}, "a schedule": {Strategy: "schedule", ScheduleMs: []int64{1}},
+	} {
+		t.Log(name)
+		e.duplicate(t, with(p), "retry_policy")
+	}
 	e.wantCounts(t, 1, 0)
 }
 

@@ -76,6 +76,13 @@ func TestScheduledAtOverREST(t *testing.T) {
 	if err := db.QueryRow(t.Context(), "SELECT count(*) FROM event_log WHERE type = 'task.created' AND (data->>'past')::boolean AND (data->>'scheduled_at')::timestamptz = '2026-02-25T04:00:00Z'").Scan(&n); err != nil || n != 1 {
 		t.Errorf("%d events tell of the past, %v", n, err)
 	}
+	const waits = `{"task_id": "past and waits", "type": "notify", "schedule_type": "at", "scheduled_at": "2026-02-25T12:00:00+08:00", "depends_on": [{"task_id": "past"}]}`
+	if status := post(t, url, waits, &past); status != http.StatusOK {
+		t.Fatalf("status %d, %+v", status, past)
+	}
+	if err := db.QueryRow(t.Context(), "SELECT count(*) FROM event_log WHERE type = 'task.created' AND (data->>'past')::boolean AND (data->>'scheduled_at')::timestamptz = '2026-02-25T04:00:00Z'").Scan(&n); err != nil || n != 2 {
+		t.Errorf("%d events tell of the past, %v; one waits for the other", n, err)
+	}
 	for name, at := range map[string]string{
 		"no offset": "2026-02-25T12:00:00", "a date": "2026-02-25", "no such day": "2026-02-30T12:00:00Z", "no such hour": "2026-02-25T25:00:00Z", "words": "tomorrow",
 		"far future": "9999-01-01T00:00:00Z", "before 1970": "1969-12-31T23:59:59Z", "year 0": "0000-01-01T00:00:00Z", "empty": "", "a number": "1772020800", "space": "2026-02-25 12:00:00Z",
@@ -86,8 +93,8 @@ func TestScheduledAtOverREST(t *testing.T) {
 			t.Errorf("%s: status %d, %+v", name, status, r)
 		}
 	}
-	if err := db.QueryRow(t.Context(), "SELECT count(*) FROM tasks").Scan(&n); err != nil || n != 2 {
-		t.Errorf("%d tasks, %v; want 2", n, err)
+	if err := db.QueryRow(t.Context(), "SELECT count(*) FROM tasks").Scan(&n); err != nil || n != 3 {
+		t.Errorf("%d tasks, %v; want 3", n, err)
 	}
 }
 

@@ -1,6 +1,11 @@
 package enqueue
 
-import "github.com/penstock-dev/penstock/protocol"
+import (
+	"encoding/json"
+	"slices"
+
+	"github.com/penstock-dev/penstock/protocol"
+)
 
 // PolicyOverride is a caller's own retry policy. What it leaves unset is that
 // of the task's type: an empty Strategy, a nil pointer, an empty ScheduleMS
@@ -42,4 +47,19 @@ func (o *PolicyOverride) over(def protocol.RetryPolicy) *protocol.RetryPolicy {
 		p.ScheduleMS = nil // the type's, for its own strategy
 	}
 	return &p
+}
+
+// is reports whether a task's stored policy, empty if it has none of its own, may
+// come from this override. What the override leaves unset does not count: it was
+// the type's policy then, which may be another one now.
+func (o *PolicyOverride) is(stored []byte) bool {
+	if o == nil || len(stored) == 0 {
+		return o == nil && len(stored) == 0
+	}
+	var p protocol.RetryPolicy
+	if json.Unmarshal(stored, &p) != nil {
+		return false
+	}
+	q := o.over(p)
+	return p.Strategy == q.Strategy && p.BaseMS == q.BaseMS && p.MaxBackoffMS == q.MaxBackoffMS && p.JitterMaxMS == q.JitterMaxMS && slices.Equal(p.ScheduleMS, q.ScheduleMS)
 }

@@ -117,7 +117,8 @@ type item struct {
 	timeoutMS   int32
 	maxRetries  int32
 	given       int16
-	policy      *protocol.RetryPolicy
+	policy      *protocol.RetryPolicy // nil: the type's
+	override    *PolicyOverride       // what the caller gave of it
 	scope       string
 	key         string
 	traceID     string
@@ -274,7 +275,7 @@ func (it *item) setBounds(r *Request, def *Defaults) error {
 		}
 	}
 	if r.Policy != nil {
-		it.policy = r.Policy.over(def.Policy)
+		it.policy, it.override = r.Policy.over(def.Policy), r.Policy
 		return it.policy.Validate()
 	}
 	return nil

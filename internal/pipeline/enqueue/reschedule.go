@@ -72,7 +72,7 @@ func (s *Stage) Reschedule(ctx context.Context, r Reschedule) error {
 			late = nil
 			var ev []*protocol.Event
 			if ev, ok = t.Reschedule(env, r.Principal, from, to, r.Reason); !ok {
-				ev = t.RefuseReschedule(env, protocol.ActorUser(r.Principal))
+				ev = t.Refuse(env, protocol.ActorUser(r.Principal), "reschedule")
 			} else {
 				moved, due = t, t.DueAt
 			}

@@ -340,6 +340,19 @@ func (q *Queries) GuardSubjects(ctx context.Context, ids []pgid.ID) ([]*GuardSub
 	return items, nil
 }
 
+const hands = `-- name: Hands :one
+SELECT ARRAY(SELECT DISTINCT lower(btrim(p)) FROM unnest(t.requested_by || COALESCE(t.also_requested_by, '{}') || t.rescheduled_by) p ORDER BY 1)::text[] AS hands
+FROM tasks t WHERE t.id = $1
+`
+
+// Who has had a hand in a task until now, as InsertApprovals shuts them out.
+func (q *Queries) Hands(ctx context.Context, id pgid.ID) ([]string, error) {
+	row := q.db.QueryRow(ctx, hands, id)
+	var hands []string
+	err := row.Scan(&hands)
+	return hands, err
+}
+
 const insertApprovals = `-- name: InsertApprovals :exec
 INSERT INTO approvals (id, task_id, tenant, kind, name, rule_revision, digest, required, approvers, requesters, prompt, rule_error,
     effect_scope, effect_key, effect_name, requested_at, expires_at)

@@ -22,6 +22,11 @@ SELECT t.id, t.name, t.tenant, t.queue, t.type, t.payload, t.schedule_type, t.sc
     t.idempotency_key, t.requested_by
 FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN tasks t ON t.id = u.id;
 
+-- name: Hands :one
+-- Who has had a hand in a task until now, as InsertApprovals shuts them out.
+SELECT ARRAY(SELECT DISTINCT lower(btrim(p)) FROM unnest(t.requested_by || COALESCE(t.also_requested_by, '{}') || t.rescheduled_by) p ORDER BY 1)::text[] AS hands
+FROM tasks t WHERE t.id = sqlc.arg(id);
+
 -- name: ApprovedDigests :many
 -- What was approved of some tasks.
 SELECT a.task_id, a.digest FROM approvals a WHERE a.task_id = ANY(sqlc.arg(task_ids)::uuid[]) AND a.status = 'approved' AND a.kind = 'guard';

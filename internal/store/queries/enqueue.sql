@@ -54,7 +54,9 @@ WITH input AS (
     INSERT INTO event_log (task_id, seq, type, status, attempt, delivery, idempotency_key, actor, trace_id, data, occurred_at)
     SELECT id, 1, 'task.created', state, 1, 1, COALESCE(idempotency_key, name), 'api', trace_id,
         CASE WHEN schedule_id IS NOT NULL THEN json_strip_nulls(json_build_object('schedule_id', schedule_id, 'fire_at', scheduled_at, 'due_at', start_at))
-             WHEN open_dependencies > 0 THEN json_strip_nulls(json_build_object('start_at', start_at, 'dependencies', open_dependencies))
+             WHEN open_dependencies > 0 THEN json_strip_nulls(json_build_object('start_at', start_at, 'dependencies', open_dependencies,
+                 'scheduled_at', CASE WHEN start_at IS NULL AND schedule_type = 'at' THEN scheduled_at END,
+                 'past', CASE WHEN start_at IS NULL AND schedule_type = 'at' THEN true END))
              WHEN start_at IS NOT NULL THEN json_build_object('due_at', start_at)
              WHEN schedule_type = 'at' THEN json_build_object('scheduled_at', scheduled_at, 'past', true) END, created_at
     FROM ins
