@@ -173,6 +173,11 @@ func (s *Stage) approve(ctx context.Context, m *matter, a *dbsqlc.Approval, who 
 		return verdict{refusal: renewed, name: "renewed"}, err
 	}
 	v := verdict{}
+	if a.Kind == protocol.ApprovalEffect {
+		if err := noHandIn(ctx, m.q, a, who); err != nil {
+			return v, err
+		}
+	}
 	done, err := m.vote(ctx, a, who, reason)
 	if err != nil {
 		return v, err

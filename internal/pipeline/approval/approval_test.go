@@ -304,6 +304,50 @@ func TestThereAndBackIsAHand(t *testing.T) {
 	testkit.VerifyEvents(t, r.Stores)
 }
 
+// A task's name is used again once it was removed, and its handler asks at the
+// same point: that is another question.
+func TestANameThatIsUsedAgainAsksAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.StartDispatch(t)
+	r.Start(t, r.Results.Run)
+	ask := func() protocol.ID {
+		id := r.Enqueue(t, &enqueue.Request{TaskID: "daily", Type: "t", Payload: []byte("{}"), RequestedBy: "alice"})[0]
+		h := r.Fetch(t, "w", 1)[0]
+		o := h.Outcome(protocol.OutcomeApprovalNeeded)
+		o.Approval = []byte(`{"name":"go"}`)
+		r.Report(t, o)
+		r.Ack(t, h)
+		r.WaitState(t, protocol.StateWaitingApproval, id)
+		return id
+	}
+	id := ask()
+	approve(t, r, one(t, r, id), bob, released)
+	h := r.Fetch(t, "w", 1)[0]
+	r.Report(t, h.Outcome(protocol.OutcomeSucceeded))
+	r.Ack(t, h)
+	r.WaitState(t, protocol.StateSucceeded, id)
+	for _, sql := range []string{
+		"UPDATE tasks SET created_at = created_at - interval '30 days', updated_at = updated_at - interval '30 days', started_at = started_at - interval '30 days', finished_at = finished_at - interval '30 days' WHERE id = $1",
+		"UPDATE approvals SET requested_at = requested_at - interval '30 days', decided_at = decided_at - interval '30 days' WHERE task_id = $1",
+	} {
+		if _, err := r.DB.Exec(t.Context(), sql, pgid.ID(id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := r.Count(t, "SELECT penstock_remove_tasks(ARRAY[$1::uuid], '10 days')", pgid.ID(id)); n != 1 {
+		t.Fatalf("%d tasks removed", n)
+	}
+	again := ask() // before what is decided is swept
+	if again != id {
+		t.Fatalf("the name is task %s, was %s", again, id)
+	}
+	if err := r.Approval.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	approve(t, r, one(t, r, again), bob, released)
+}
+
 // A decision that comes when there is nothing to decide is refused on record,
 // once, and counted each time.
 func TestRefusedDecisionsAreOnRecord(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -31,6 +32,23 @@ func freeEffect(ctx context.Context, q *dbsqlc.Queries, a *dbsqlc.Approval, who 
 	err = q.FreeEffect(ctx, dbsqlc.FreeEffectParams{Scope: e.Scope, Key: e.Key, Name: e.Name, ResolvedBy: who.Principal, Reason: reason})
 	if err != nil {
 		return fmt.Errorf("have effect %s run again: %w", e.Name, err)
+	}
+	return nil
+}
+
+// noHandIn refuses those who had a hand in any task that uses the effect which a
+// request is about: to answer it releases all of them.
+func noHandIn(ctx context.Context, q *dbsqlc.Queries, a *dbsqlc.Approval, who Person) error {
+	e, err := lockEffect(ctx, q, a)
+	if err != nil || e == nil {
+		return err
+	}
+	names, err := q.EffectRequesters(ctx, e.Users)
+	if err != nil {
+		return fmt.Errorf("read who asked for the tasks of effect %s: %w", e.Name, err)
+	}
+	if slices.ContainsFunc(names, who.is) {
+		return fmt.Errorf("%s %w", who.Principal, ErrRequester)
 	}
 	return nil
 }

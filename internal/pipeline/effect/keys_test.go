@@ -8,6 +8,8 @@ import (
 	"github.com/penstock-dev/penstock/internal/pipeline/effect"
 	"github.com/penstock-dev/penstock/internal/pipeline/enqueue"
 	"github.com/penstock-dev/penstock/internal/pipeline/replay"
+	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
+	"github.com/penstock-dev/penstock/internal/store/pgid"
 	"github.com/penstock-dev/penstock/internal/testkit"
 	"github.com/penstock-dev/penstock/protocol"
 )
@@ -254,5 +256,73 @@ func TestAnApprovalFreesWhatItWasAskedAbout(t *testing.T) {
 				t.Errorf("the effect is %s, want %s (%v)", state, c.want, err)
 			}
 		})
+	}
+}
+
+// Who had a hand in any task behind an effect decides about it by no way: bob may
+// neither resolve it, nor approve the question of his own task, nor that of
+// carol's, which would release his.
+func TestRequestersDoNotApproveForEachOther(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.Start(t, r.DeadLetter.Run)
+	h := r.one(t, enqueue.Request{IdempotencyKey: "order", RequestedBy: "alice"})
+	r.reserve(t, reservation(h, "charge"), protocol.EffectGranted)
+	o := h.Outcome(protocol.OutcomeFailed)
+	o.Code, o.Error = protocol.CodeExecutionFailed, "no"
+	r.Report(t, o)
+	r.Ack(t, h)
+	r.WaitState(t, protocol.StateFailed, h.ID)
+	requeued := func(by string) (question protocol.ID) {
+		res, err := r.Replay.Requeue(t.Context(), []protocol.ID{protocol.DLQID(h.ID)}, replay.RequeueOptions{Principal: by, Again: true})
+		if err != nil || res[0].Err != nil {
+			t.Fatal(err, res)
+		}
+		n := r.Fetch(t, "hand", 1)[0]
+		r.reserve(t, reservation(n, "charge"), protocol.EffectInDoubt)
+		o := n.Outcome(protocol.OutcomeApprovalNeeded)
+		o.Approval = []byte(`{"kind":"effect","name":"effect:charge","effect":{"scope":"default","key":"order","name":"charge"}}`)
+		r.Report(t, o)
+		r.Ack(t, n)
+		r.WaitState(t, protocol.StateWaitingApproval, n.ID)
+		var id pgid.ID
+		if err := r.DB.QueryRow(t.Context(), "SELECT id FROM approvals WHERE task_id = $1 AND status = 'pending'", pgid.ID(n.ID)).Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		return protocol.ID(id)
+	}
+	questions := []protocol.ID{requeued("bob"), requeued("carol")}
+	for _, by := range []string{"bob", "Carol", "alice"} {
+		for i, q := range questions {
+			if d, err := r.Approval.Approve(t.Context(), q, approval.Person{Principal: by, Roles: []string{"operator"}}, "x"); !errors.Is(err, approval.ErrRequester) {
+				t.Errorf("%s approves question %d: %+v, %v", by, i, d, err)
+			}
+		}
+	}
+	if n := r.Count(t, "SELECT count(*) FROM effects WHERE state = 'reserved'"); n != 1 {
+		t.Errorf("%d effects are still in doubt, want 1", n)
+	}
+	if d, err := r.Approval.Approve(t.Context(), questions[0], approval.Person{Principal: "dave", Roles: []string{"operator"}}, "the bank knows nothing"); err != nil || !d.Released {
+		t.Errorf("dave, who had no hand in it: %+v, %v", d, err)
+	}
+	testkit.VerifyEvents(t, r.Stores)
+}
+
+// The history of an effect that people free again and again is bounded.
+func TestHistoryIsBounded(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	h := r.one(t, enqueue.Request{IdempotencyKey: "order", RequestedBy: "alice"})
+	r.reserve(t, reservation(h, "charge"), protocol.EffectGranted)
+	for range 30 {
+		if err := r.Store.FreeEffect(t.Context(), dbsqlc.FreeEffectParams{Scope: "default", Key: "k:order", Name: "charge", ResolvedBy: "bob", Reason: "x"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.DB.Exec(t.Context(), "UPDATE effects SET state = 'reserved'"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := r.Count(t, "SELECT json_array_length(history) FROM effects"); n != 20 {
+		t.Errorf("%d lines of history, want 20", n)
 	}
 }

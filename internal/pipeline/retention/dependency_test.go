@@ -6,6 +6,7 @@ import (
 	"github.com/penstock-dev/penstock/internal/pipeline/cancel"
 	"github.com/penstock-dev/penstock/internal/pipeline/enqueue"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
+	"github.com/penstock-dev/penstock/internal/testkit"
 	"github.com/penstock-dev/penstock/protocol"
 )
 
@@ -71,5 +72,42 @@ func TestUpstreamOfADeadLetterIsKept(t *testing.T) {
 	p.remove(t, p.janitor(t))
 	if n := p.left(t, up, free, dead, done); n != 2 || p.left(t, up, dead) != 2 {
 		t.Errorf("%d tasks are left, want the dead letter's and what it depended on", n)
+	}
+}
+
+// A task of the day gets a dependant while the day is being dropped: the day stays,
+// and the dependant runs.
+func TestADayThatGetsADependantIsKept(t *testing.T) {
+	t.Parallel()
+	p := newPast(t)
+	up := p.succeeded(t, 2, 30)[0]
+	dead := p.failed(t, 30)
+	p.exec(t, "UPDATE dlq_items SET status = 'expired', settled_at = now(), payload = NULL WHERE task_id = $1", pgid.ID(dead))
+	tx, err := p.SQL(t).Begin(t.Context()) // holds up the function between its look and its locks
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "SELECT FROM dlq_items WHERE task_id = $1 FOR UPDATE", pgid.ID(dead)); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- p.janitor(t).RemoveTasks(t.Context()) }()
+	testkit.Eventually(t, "the day is being dropped", func() (bool, string) {
+		n := p.Count(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%penstock_drop_day%'`)
+		return n > 0, ""
+	})
+	id := p.Enqueue(t, &enqueue.Request{Type: "t", Payload: []byte("{}"), DependsOn: []enqueue.Dependency{{TaskID: up.String()}}})[0]
+	_ = tx.Rollback(t.Context())
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Dependency.Settle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if h := p.Fetch(t, "w", 1)[0]; h.ID != id {
+		t.Errorf("fetched %s, want the dependant %s", h.ID, id)
+	}
+	if n := p.left(t, up); n != 1 {
+		t.Errorf("%d tasks of the upstream's id are left, want it kept", n)
 	}
 }

@@ -99,7 +99,8 @@ func (q *Queries) ExecutionLive(ctx context.Context, iD pgid.ID, delivery int64)
 const freeEffect = `-- name: FreeEffect :exec
 UPDATE effects e SET state = 'free', resolution = 'run_again', resolved_by = $1::text,
     resolution_reason = NULLIF($2::text, ''), resolved_at = clock_timestamp(), updated_at = clock_timestamp(),
-    history = (e.history::jsonb || jsonb_build_array(jsonb_build_object('at', clock_timestamp(), 'what', 'resolved: run_again',
+    history = ((SELECT COALESCE(jsonb_agg(h.line ORDER BY h.n), '[]') FROM (
+        SELECT x.line, x.n FROM jsonb_array_elements(e.history::jsonb) WITH ORDINALITY x (line, n) ORDER BY x.n DESC LIMIT 19) h) || jsonb_build_array(jsonb_build_object('at', clock_timestamp(), 'what', 'resolved: run_again',
         'by', $1::text, 'reason', $2::text)))::json
 WHERE e.scope = $3 AND e.key = $4 AND e.name = $5 AND e.state = 'reserved'
 `
@@ -113,7 +114,8 @@ type FreeEffectParams struct {
 }
 
 // An effect in doubt is to be run again, by a person's decision. The caller holds
-// the effect's lock, and has seen under it that it is in doubt.
+// the effect's lock, and has seen under it that it is in doubt. The history has
+// at most 20 lines, as protocol.Effect keeps it.
 func (q *Queries) FreeEffect(ctx context.Context, arg FreeEffectParams) error {
 	_, err := q.db.Exec(ctx, freeEffect,
 		arg.ResolvedBy,

@@ -98,6 +98,8 @@ BEGIN
     DELETE FROM task_dependencies e USING unnest(gone) u(id) WHERE e.task_id = u.id;
     DELETE FROM task_dependencies e USING unnest(gone) u(id) WHERE e.upstream_id = u.id;
     DELETE FROM task_clones c USING unnest(gone) u(id) WHERE c.task_id = u.id;
+    -- What was decided about a named task must not answer for the next of its name.
+    DELETE FROM approvals a USING unnest(gone) u(id) WHERE a.task_id = u.id AND a.status <> 'pending';
     WITH removed AS (DELETE FROM event_log e USING unnest(gone) u(id) WHERE e.task_id = u.id RETURNING e.xid)
     SELECT r.xid INTO newest FROM removed r ORDER BY r.xid DESC LIMIT 1;
     DELETE FROM tasks t USING unnest(gone) u(id) WHERE t.id = u.id;
@@ -153,7 +155,10 @@ BEGIN
     EXECUTE format('UPDATE dlq_items d SET task_removed_at = now() FROM %s t WHERE t.state <> ''succeeded'' AND d.task_id = t.id', day_tasks);
     PERFORM set_config('enable_seqscan', 'off', true);
     DELETE FROM task_dependencies e WHERE e.task_id >= first_id AND e.task_id < next_id;
-    DELETE FROM task_dependencies e WHERE e.upstream_id >= first_id AND e.upstream_id < next_id;
+    -- Not those of a task that was stored meanwhile: they are found below.
+    DELETE FROM task_dependencies e WHERE e.upstream_id >= first_id AND e.upstream_id < next_id
+        AND NOT EXISTS (SELECT FROM tasks d WHERE d.id = e.task_id AND (d.state NOT IN ('succeeded', 'failed', 'cancelled')
+            OR d.state = 'failed' AND EXISTS (SELECT FROM dlq_items i WHERE i.task_id = d.id AND i.status <> 'expired')));
     DELETE FROM task_clones c WHERE c.task_id >= first_id AND c.task_id < next_id;
     EXECUTE format('SELECT e.xid FROM %s e ORDER BY e.xid DESC LIMIT 1', day_events) INTO newest;
     UPDATE event_horizon SET xid = newest WHERE xid < newest;

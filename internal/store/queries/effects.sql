@@ -46,10 +46,12 @@ WHERE scope = @scope AND key = @key AND name = @name;
 
 -- name: FreeEffect :exec
 -- An effect in doubt is to be run again, by a person's decision. The caller holds
--- the effect's lock, and has seen under it that it is in doubt.
+-- the effect's lock, and has seen under it that it is in doubt. The history has
+-- at most 20 lines, as protocol.Effect keeps it.
 UPDATE effects e SET state = 'free', resolution = 'run_again', resolved_by = sqlc.arg(resolved_by)::text,
     resolution_reason = NULLIF(sqlc.arg(reason)::text, ''), resolved_at = clock_timestamp(), updated_at = clock_timestamp(),
-    history = (e.history::jsonb || jsonb_build_array(jsonb_build_object('at', clock_timestamp(), 'what', 'resolved: run_again',
+    history = ((SELECT COALESCE(jsonb_agg(h.line ORDER BY h.n), '[]') FROM (
+        SELECT x.line, x.n FROM jsonb_array_elements(e.history::jsonb) WITH ORDINALITY x (line, n) ORDER BY x.n DESC LIMIT 19) h) || jsonb_build_array(jsonb_build_object('at', clock_timestamp(), 'what', 'resolved: run_again',
         'by', sqlc.arg(resolved_by)::text, 'reason', sqlc.arg(reason)::text)))::json
 WHERE e.scope = @scope AND e.key = @key AND e.name = @name AND e.state = 'reserved';
 
