@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/penstock-dev/penstock/internal/chaos/check"
@@ -34,6 +35,9 @@ const (
 // effectName is the only effect of tasks that have one.
 const effectName = "charge"
 
+// doubtAfter is how old a reservation must be to be in doubt.
+const doubtAfter = 5 * time.Second
+
 // receiver is what effects happen to: it counts calls by key, and knows nothing of
 // the ledger.
 type receiver struct {
@@ -41,10 +45,18 @@ type receiver struct {
 	url    string
 
 	mu    sync.Mutex
-	calls map[string][]time.Time
-	// held are the slots whose next call is answered only after its process is
-	// gone.
-	held map[string]chan struct{}
+	calls map[string][]check.Call
+	// open are the calls that are not answered on purpose, by key: since when.
+	open map[string]time.Time
+	// held are the slots whose next call of a kind is answered only after its
+	// process is gone.
+	held map[string]held
+}
+
+// held is a call that a fault waits for.
+type held struct {
+	how string
+	hit chan struct{}
 }
 
 func newReceiver() (*receiver, error) {
@@ -52,7 +64,7 @@ func newReceiver() (*receiver, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &receiver{url: "http://" + l.Addr().String(), calls: map[string][]time.Time{}, held: map[string]chan struct{}{}}
+	r := &receiver{url: "http://" + l.Addr().String(), calls: map[string][]check.Call{}, open: map[string]time.Time{}, held: map[string]held{}}
 	r.server = &http.Server{Handler: r, ReadHeaderTimeout: 5 * time.Second}
 	go func() { _ = r.server.Serve(l) }()
 	return r, nil
@@ -70,20 +82,37 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
-	r.mu.Lock()
-	r.calls[key] = append(r.calls[key], time.Now())
-	n, slot := len(r.calls[key]), req.FormValue("slot")
-	hold := r.held[slot]
-	delete(r.held, slot)
-	r.mu.Unlock()
-	if hold != nil {
-		close(hold)
+	n, wait := r.take(key, req)
+	if wait > 0 {
 		select {
 		case <-req.Context().Done():
-		case <-time.After(momentLimit):
+		case <-time.After(wait):
 		}
+		r.mu.Lock()
+		delete(r.open, key)
+		r.mu.Unlock()
 	}
 	_, _ = fmt.Fprint(w, n)
+}
+
+// take counts a call, and returns how long its answer is to take.
+func (r *receiver) take(key string, req *http.Request) (n int, wait time.Duration) {
+	delivery, _ := strconv.ParseInt(req.FormValue("delivery"), 10, 64)
+	hold, _ := strconv.Atoi(req.FormValue("hold"))
+	wait = time.Duration(hold) * time.Millisecond
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls[key] = append(r.calls[key], check.Call{Worker: req.FormValue("worker"), Delivery: delivery, At: time.Now()})
+	slot := req.FormValue("slot")
+	if f, ok := r.held[slot]; ok && f.how == req.FormValue("how") {
+		delete(r.held, slot)
+		close(f.hit)
+		wait = max(wait, momentLimit)
+	}
+	if wait > 0 {
+		r.open[key] = time.Now()
+	}
+	return len(r.calls[key]), wait
 }
 
 func (r *receiver) count(key string) int {
@@ -92,13 +121,22 @@ func (r *receiver) count(key string) int {
 	return len(r.calls[key])
 }
 
-// hold has the next call of a slot's process be held up once it is counted; the
-// channel is closed then.
-func (r *receiver) hold(slot string) <-chan struct{} {
+// has reports whether the receiver has a call that it does not answer, since at
+// most so long.
+func (r *receiver) has(key string, atMost time.Duration) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	since, ok := r.open[key]
+	return ok && time.Since(since) < atMost
+}
+
+// hold has the next call of a slot's process, of an effect whose doubts are ended
+// so, be held up once it is counted; the channel is closed then.
+func (r *receiver) hold(slot, how string) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	hit := make(chan struct{})
-	r.held[slot] = hit
+	r.held[slot] = held{how, hit}
 	return hit
 }
 
@@ -109,14 +147,27 @@ func (r *receiver) spare(slot string) {
 }
 
 // caller is the worker's side.
-type caller struct{ url, slot string }
+type caller struct {
+	url, slot, worker string
+	// open counts calls without an answer: each has a connection, with perConn
+	// goroutines of net/http.
+	open *atomic.Int64
+}
 
-// call makes the effect happen.
-func (c caller) call(ctx context.Context, method, key string) (int, error) {
-	req, err := http.NewRequestWithContext(ctx, method, c.url+"/?"+url.Values{"key": {key}, "slot": {c.slot}}.Encode(), nil)
+const perConn = 2
+
+// call makes the effect happen, or asks for it.
+func (c caller) call(ctx context.Context, method string, r *task.Raw, p *payload) (int, error) {
+	form := url.Values{
+		"key": {r.IdempotencyKey}, "slot": {c.slot}, "worker": {c.worker}, "delivery": {strconv.FormatInt(r.Delivery, 10)},
+		"how": {p.Effect}, "hold": {strconv.Itoa(p.Hold)},
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.url+"/?"+form.Encode(), nil)
 	if err != nil {
 		return 0, worker.NotDone(err)
 	}
+	c.open.Add(1)
+	defer c.open.Add(-1)
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return 0, err
@@ -133,15 +184,15 @@ func (c caller) call(ctx context.Context, method, key string) (int, error) {
 }
 
 // once is the handler of a task with an effect.
-func (c caller) once(ctx context.Context, r *task.Raw, how string) (int, error) {
+func (c caller) once(ctx context.Context, r *task.Raw, p *payload) (int, error) {
 	var opts []worker.OnceOption
-	if how == byCheck {
+	if p.Effect == byCheck {
 		opts = append(opts, worker.WithCheck(func(ctx context.Context) (bool, int, error) {
-			n, err := c.call(ctx, http.MethodGet, r.IdempotencyKey)
+			n, err := c.call(ctx, http.MethodGet, r, p)
 			return n > 0, n, err
 		}))
 	}
-	return worker.Once(ctx, effectName, func(ctx context.Context) (int, error) { return c.call(ctx, http.MethodPost, r.IdempotencyKey) }, opts...)
+	return worker.Once(ctx, effectName, func(ctx context.Context) (int, error) { return c.call(ctx, http.MethodPost, r, p) }, opts...)
 }
 
 // How doubts about an effect are ended.
@@ -191,83 +242,45 @@ func (h *harness) answer(ctx context.Context, stage *effect.Stage) {
 		if n := h.receiver.count(key); n > 0 {
 			r.As, r.Result = protocol.ResolvedDone, strconv.AppendInt(nil, int64(n), 10)
 		}
-		if _, err := stage.Resolve(ctx, r); err == nil {
-			h.mu.Lock()
-			h.answered++
-			h.mu.Unlock()
-		}
+		_, _ = stage.Resolve(ctx, r)
 	}
 }
 
-// judgeEffects compares what the receiver counted with what was to happen. It is
-// the receiver's count that matters.
+// judgeEffects compares what the receiver counted with what was to happen.
 func (h *harness) judgeEffects(ctx context.Context, hist *check.History, rep *report) error {
-	h.receiver.mu.Lock()
-	defer h.receiver.mu.Unlock()
-	rows, err := h.db.Query(ctx, `SELECT t.id::text, t.state, t.result->>'receipt' FROM tasks t WHERE t.payload->>'effect' IS NOT NULL`)
+	rows, err := h.db.Query(ctx, `SELECT t.id::text, t.state, COALESCE(t.result->>'receipt', ''), t.payload->>'effect',
+		ARRAY(SELECT e.occurred_at FROM event_log e WHERE e.task_id = t.id AND e.type = 'task.reclaimed') FROM tasks t WHERE t.payload->>'effect' IS NOT NULL`)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
+	tasks := map[string]*check.EffectTask{}
 	for rows.Next() {
-		var id, state string
-		var receipt *string
-		if err := rows.Scan(&id, &state, &receipt); err != nil {
+		var id, how string
+		t := &check.EffectTask{}
+		if err := rows.Scan(&id, &t.State, &t.Receipt, &how, &t.Reclaims); err != nil {
 			return err
 		}
-		calls := h.receiver.calls[id]
-		rep.Effects.Tasks++
-		rep.Effects.Calls += len(calls)
-		text := ""
-		rule := check.RuleEffectTwice
-		switch {
-		case len(calls) > 1 && hist.Tasks[id] != nil && hist.Tasks[id].Kind == checkedKind && hist.StoodStill(calls[0].Add(-5*h.visibility), calls[1]):
-			// A process that was stopped in the middle of its effect: no check can know.
-			rep.Effects.Excused++
-		case len(calls) > 1:
-			text = fmt.Sprintf("the receiver was called %d times: %v", len(calls), calls)
-		case state == "succeeded" && len(calls) == 0:
-			rule, text = check.RuleEffectLost, "it succeeded, and the receiver was never called"
-		case state == "succeeded" && (receipt == nil || *receipt != "1"):
-			rule, text = check.RuleEffectLost, fmt.Sprintf("it succeeded with the receipt %v, the receiver gave 1", deref(receipt))
-		}
-		if text != "" {
-			rep.Verdict.Fail(check.Violation{Rule: rule, Task: id, Text: text})
-		}
+		t.Checked = how == byCheck
+		tasks[id] = t
 	}
 	if err := rows.Err(); err != nil {
 		return err
 	}
-	h.mu.Lock()
-	rep.Effects.Answered = h.answered
-	h.mu.Unlock()
-	return h.db.QueryRow(ctx, `SELECT count(*) FILTER (WHERE resolution LIKE 'check%'), count(*) FILTER (WHERE runs > 1) FROM effects`).Scan(&rep.Effects.Checked, &rep.Effects.RunAgain)
-}
-
-func deref(s *string) string {
-	if s == nil {
-		return "none"
+	h.receiver.mu.Lock()
+	defer h.receiver.mu.Unlock()
+	seen, found := check.JudgeEffects(hist, tasks, h.receiver.calls)
+	for _, v := range found {
+		rep.Verdict.Fail(v)
 	}
-	return *s
-}
-
-// effectsSeen is what a run had of effects.
-type effectsSeen struct {
-	Tasks int `json:"tasks"`
-	Calls int `json:"calls"`
-	// Answered are doubts that the person ended, Checked those that a check did,
-	// RunAgain effects that were given out more than once.
-	Answered int `json:"answered"`
-	Checked  int `json:"checked"`
-	RunAgain int `json:"given_again"`
-	// Excused are those that happened twice under the eyes of a check because a
-	// process was stopped in the middle of one.
-	Excused int `json:"excused"`
+	rep.Effects = seen
+	return h.db.QueryRow(ctx, `SELECT count(*) FILTER (WHERE resolution IN ('done', 'not_done')), count(*) FILTER (WHERE resolution LIKE 'check%'),
+		count(*) FILTER (WHERE runs > 1) FROM effects`).Scan(&seen.Answered, &seen.Checked, &seen.RunAgain)
 }
 
 // charge is what perform does for a task with an effect.
 func (c caller) charge(ctx context.Context, id string, r *task.Raw, p *payload) (json.RawMessage, string, error) {
-	n, err := c.once(ctx, r, p.Effect)
+	n, err := c.once(ctx, r, p)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil, check.EndCancelled, err

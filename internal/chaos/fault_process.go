@@ -39,8 +39,9 @@ type moment struct {
 	// forward is that of chaosproxy.Rule: 0 kills before the command is carried
 	// out, -1 after it.
 	forward int
-	// effect: a call of the process has reached the receiver, and has no answer.
-	effect bool
+	// effect: the call of an effect whose doubts are ended so has reached the
+	// receiver, and has no answer.
+	effect string
 }
 
 // outcome matches commands that append an outcome, but not a claim.
@@ -50,37 +51,44 @@ func outcome(b []byte) bool {
 
 var workerMoments = []moment{
 	{}, {},
-	{"before an outcome", "redis", outcome, 0, false},
-	{"after an outcome, before its XACK", "redis", outcome, -1, false},
-	{"after a fetch", "redis", chaosproxy.Has("xreadgroup"), -1, false},
-	{"after an effect, before it is recorded", "", nil, 0, true},
+	{"before an outcome", "redis", outcome, 0, ""},
+	{"after an outcome, before its XACK", "redis", outcome, -1, ""},
+	{"after a fetch", "redis", chaosproxy.Has("xreadgroup"), -1, ""},
+}
+
+// effectMoments are those of the second and the fourth of every four kills of
+// workers, so that every run has doubts of both kinds.
+var effectMoments = map[int64]moment{
+	2: {name: "after an effect that is checked, before it is recorded", effect: byCheck},
+	0: {name: "after an effect that a person is asked about, before it is recorded", effect: byPerson},
 }
 
 var orchestratorMoments = []moment{
 	{}, {}, {},
-	{"before a dispatch", "redis", chaosproxy.Has("xadd", "stream:task"), 0, false},
-	{"after a dispatch", "redis", chaosproxy.Has("xadd", "stream:task"), -1, false},
-	{"before an XACK", "redis", chaosproxy.Has("xack"), 0, false},
-	{"before a commit", "postgres", chaosproxy.Has("commit"), 0, false},
-	{"after a commit", "postgres", chaosproxy.Has("commit"), -1, false},
+	{"before a dispatch", "redis", chaosproxy.Has("xadd", "stream:task"), 0, ""},
+	{"after a dispatch", "redis", chaosproxy.Has("xadd", "stream:task"), -1, ""},
+	{"before an XACK", "redis", chaosproxy.Has("xack"), 0, ""},
+	{"before a commit", "postgres", chaosproxy.Has("commit"), 0, ""},
+	{"after a commit", "postgres", chaosproxy.Has("commit"), -1, ""},
 }
 
 // momentLimit is how long a kill waits for its moment.
 const momentLimit = 3 * time.Second
 
-// await waits for the moment; after momentLimit any will do.
-func (m moment) await(ctx context.Context, h *harness, s *slot) {
-	if m.effect {
+// await waits for the moment. That of an effect must come; of others any will do
+// after momentLimit.
+func (m moment) await(ctx context.Context, h *harness, s *slot) error {
+	if m.effect != "" {
 		defer h.receiver.spare(s.name)
 		select {
-		case <-h.receiver.hold(s.name):
+		case <-h.receiver.hold(s.name, m.effect):
+			return nil
 		case <-ctx.Done():
-		case <-time.After(momentLimit):
+			return fmt.Errorf("%s called no effect: %w", s.name, ctx.Err())
 		}
-		return
 	}
 	if m.match == nil {
-		return
+		return nil
 	}
 	p := s.proxies[m.proxy]
 	hit := p.Lose(chaosproxy.Rule{Match: m.match, Forward: m.forward})
@@ -90,24 +98,29 @@ func (m moment) await(ctx context.Context, h *harness, s *slot) {
 	case <-ctx.Done():
 	case <-time.After(momentLimit):
 	}
+	return nil
 }
 
 func killWorker(h *harness, ctx context.Context, r *rand.Rand) error {
-	return h.kill(ctx, r, "kill-worker", h.workers, workerMoments)
+	if m, ok := effectMoments[h.kills.Add(1)%4]; ok {
+		return h.kill(ctx, r, "kill-worker", h.workers[:effectWorkers], m)
+	}
+	return h.kill(ctx, r, "kill-worker", h.workers, workerMoments[r.IntN(len(workerMoments))])
 }
 
 func killOrchestrator(h *harness, ctx context.Context, r *rand.Rand) error {
-	return h.kill(ctx, r, "kill-orchestrator", h.orchestrators, orchestratorMoments)
+	return h.kill(ctx, r, "kill-orchestrator", h.orchestrators, orchestratorMoments[r.IntN(len(orchestratorMoments))])
 }
 
-func (h *harness) kill(ctx context.Context, r *rand.Rand, kind string, slots []*slot, moments []moment) error {
-	m := moments[r.IntN(len(moments))]
+func (h *harness) kill(ctx context.Context, r *rand.Rand, kind string, slots []*slot, m moment) error {
 	s, err := pick(ctx, r, slots, false)
 	if err != nil {
 		return err
 	}
 	defer s.fault.Unlock()
-	m.await(ctx, h, s)
+	if err := m.await(ctx, h, s); err != nil {
+		return err
+	}
 	if err := s.end(syscall.SIGKILL, 10*time.Second); err != nil {
 		return err
 	}

@@ -104,9 +104,14 @@ func postgresRestart(h *harness, ctx context.Context, r *rand.Rand) error {
 // thief is the consumer that steals leases and does nothing with them.
 const thief = "chaos-thief"
 
-// steal takes a lease of a task that runs for long.
-func steal(h *harness, ctx context.Context, r *rand.Rand) error {
-	stream := protocol.TaskStream(queues[2])
+// steal takes a lease: by turns that of a task that runs for long, and that of an
+// effect whose call the receiver has and does not answer yet.
+func steal(h *harness, ctx context.Context, _ *rand.Rand) error {
+	queue, worth := queues[2], func(id string) bool { return h.load.kindOf(id) == marathon }
+	if h.steals.Add(1)%2 == 0 {
+		queue, worth = queues[effectsQueue], func(id string) bool { return h.receiver.has(id, h.visibility/2) }
+	}
+	stream := protocol.TaskStream(queue)
 	return until(ctx, func() error {
 		ps, err := h.redis.XPendingExt(ctx, &redis.XPendingExtArgs{Stream: stream, Group: protocol.GroupWorkers, Start: "-", End: "+", Count: 1000}).Result()
 		if err != nil {
@@ -122,7 +127,7 @@ func steal(h *harness, ctx context.Context, r *rand.Rand) error {
 				continue
 			}
 			pair, ok := protocol.PairOf(ms[0].Values)
-			if !ok || h.load.kindOf(pair.ID.String()) != marathon {
+			if !ok || !worth(pair.ID.String()) {
 				continue
 			}
 			return h.rob(ctx, stream, p, pair.ID.String())

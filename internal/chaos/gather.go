@@ -88,7 +88,7 @@ func describe(n int, what string, err error) string {
 // history reads what the handlers logged and adds what the harness knows.
 func (h *harness) history() (*check.History, error) {
 	hist := &check.History{
-		Visibility: h.visibility, Tasks: h.load.tasks, Executions: map[string][]check.Execution{}, Ended: map[string]time.Time{},
+		Visibility: h.visibility, DoubtAfter: doubtAfter, Tasks: h.load.tasks, Executions: map[string][]check.Execution{}, Ended: map[string]time.Time{},
 		Frozen: map[string][]check.Span{}, Lossy: h.lossy, Troubled: h.troubled, Stalled: h.stalled, Thefts: h.thefts,
 	}
 	for _, s := range h.workers {

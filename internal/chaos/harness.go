@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 const (
 	orchestrators = 3
 	workers       = 4
+	effectWorkers = 3  // the first ones: they know the orchestrators
 	concurrency   = 24 // of each worker
 	producers     = 4
 )
@@ -44,9 +46,11 @@ type harness struct {
 	planned       []planned
 	stores        sync.Mutex // held by the fault that stops a store
 
+	// kills and steals count those of workers that have begun.
+	kills, steals atomic.Int64
+
 	mu       sync.Mutex
 	done     map[string]int // faults by kind
-	answered int            // doubts about effects that the person ended
 	lossy    []check.Span
 	troubled []check.Span
 	stalled  []check.Span

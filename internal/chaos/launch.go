@@ -67,7 +67,7 @@ func (h *harness) orchestratorSlot(i int) (*slot, error) {
 			"PENSTOCK_POSTGRES_MAX_CONNS=9", "PENSTOCK_RECOVERY_VISIBILITY_TIMEOUT="+v.String(), "PENSTOCK_RECOVERY_RECONCILE_INTERVAL=2s",
 			"PENSTOCK_RECOVERY_INSTANCE_TTL=2s", "PENSTOCK_RESULT_TAKE_OVER=1s", "PENSTOCK_RETENTION_TRIM_GRACE=10s",
 			// Long tasks are interrupted often here, and must end all the same.
-			"PENSTOCK_RECOVERY_MAX_INTERRUPTIONS=1000",
+			"PENSTOCK_RECOVERY_MAX_INTERRUPTIONS=1000", "PENSTOCK_EFFECTS_DOUBT_AFTER="+doubtAfter.String(),
 			"PENSTOCK_RETRY_BASE=50ms", "PENSTOCK_RETRY_MAX_BACKOFF=500ms", "PENSTOCK_RETRY_JITTER_MAX=50ms",
 			"PENSTOCK_SERVER_SHUTDOWN_GRACE=5s", "PENSTOCK_LOG_FORMAT=text", "PENSTOCK_LOG_LEVEL=info",
 		)
@@ -82,7 +82,7 @@ func (h *harness) workerSlot(i int, self string) (*slot, error) {
 	// One of them needs Redis only, as every worker may; the others send
 	// heartbeats.
 	var urls []string
-	if i != workers-1 {
+	if i < effectWorkers {
 		for _, o := range h.orchestrators {
 			urls = append(urls, o.proxies["http"].URL)
 		}
@@ -90,7 +90,7 @@ func (h *harness) workerSlot(i int, self string) (*slot, error) {
 	s.command = func(n int) (string, []string, []string) {
 		names := queues
 		if len(urls) == 0 {
-			names = queues[:3]
+			names = queues[:effectsQueue]
 		}
 		return self, []string{"worker", filepath.Join(h.dir, fmt.Sprintf("%s-%d.jsonl", s.name, n))}, h.env(
 			"PENSTOCK_REDIS_URL="+s.proxies["redis"].URL, "PENSTOCK_QUEUES="+strings.Join(names, ","), envReceiver+"="+h.receiver.url, envSlot+"="+s.name,

@@ -22,6 +22,9 @@ import (
 // for those with effects, of which a worker without an orchestrator knows nothing.
 var queues = []string{protocol.DefaultQueue, "bulk", "slow", "effects"}
 
+// effectsQueue is the place of the queue of effects.
+const effectsQueue = 3
+
 // load is the client side: it enqueues, and remembers what it was promised.
 type load struct {
 	rate       int
@@ -46,18 +49,18 @@ type kind struct {
 // its worker must notice.
 const marathon = "marathon"
 
-// checkedKind is the kind with an effect whose doubts a check ends.
-const checkedKind = "charging-checked"
-
-// charged makes a task that has an effect. How many attempts it takes depends on
-// what breaks.
-func charged(how string, r *rand.Rand, p *payload, req *task.Request, t *check.Task) {
-	many := 100
-	p.Effect, p.MS, req.Queue, req.MaxRetries, t.Attempt = how, r.IntN(10), queues[3], &many, 0
+// charged makes tasks that have an effect; the receiver keeps its call for so many
+// visibility timeouts. How many attempts it takes depends on what breaks.
+func charged(how string, hold float64) func(*load, *rand.Rand, *payload, *task.Request, *check.Task) {
+	return func(l *load, r *rand.Rand, p *payload, req *task.Request, t *check.Task) {
+		many := 100
+		p.Effect, p.MS, req.Queue, req.MaxRetries, t.Attempt = how, r.IntN(10), queues[effectsQueue], &many, 0
+		p.Hold = int(hold * float64(l.visibility.Milliseconds()))
+	}
 }
 
 var kinds = []kind{
-	{"short", 560, func(_ *load, r *rand.Rand, p *payload, _ *task.Request, _ *check.Task) { p.MS = r.IntN(20) }},
+	{"short", 548, func(_ *load, r *rand.Rand, p *payload, _ *task.Request, _ *check.Task) { p.MS = r.IntN(20) }},
 	{"flaky", 100, func(_ *load, r *rand.Rand, p *payload, _ *task.Request, t *check.Task) {
 		p.Fail = 1 + r.IntN(2)
 		t.Attempt = 1 + p.Fail
@@ -87,12 +90,10 @@ var kinds = []kind{
 	{"withdrawn", 10, func(_ *load, r *rand.Rand, _ *payload, req *task.Request, t *check.Task) {
 		req.Delay, t.CancelAsked = time.Duration(500+r.IntN(2500))*time.Millisecond, true
 	}},
-	{"charging", 40, func(_ *load, r *rand.Rand, p *payload, req *task.Request, t *check.Task) {
-		charged(byPerson, r, p, req, t)
-	}},
-	{checkedKind, 40, func(_ *load, r *rand.Rand, p *payload, req *task.Request, t *check.Task) {
-		charged(byCheck, r, p, req, t)
-	}},
+	{"charging", 40, charged(byPerson, 0)},
+	{"charging-checked", 40, charged(byCheck, 0)},
+	{"charging-slowly", 6, charged(byPerson, 1.5)},
+	{"charging-slowly-checked", 6, charged(byCheck, 1.5)},
 	{"large", 3, func(_ *load, r *rand.Rand, p *payload, _ *task.Request, _ *check.Task) {
 		p.Pad = strings.Repeat("large payload ", 5000+r.IntN(10_000))
 	}},

@@ -27,7 +27,7 @@ var scenarios = []scenario{
 	{mutant.GroupAtEnd, "result-group=12", 40 * time.Second, []check.Rule{check.RuleVanished}},
 	{mutant.FenceIgnored, "pause-worker=5", 40 * time.Second, []check.Rule{check.RuleStale}},
 	{mutant.ForceClaim, "steal=12", 40 * time.Second, []check.Rule{check.RuleTheft}},
-	{mutant.EffectDoubtIsFree, "kill-worker=40", 50 * time.Second, []check.Rule{check.RuleEffectTwice}},
+	{mutant.EffectDoubtIsFree, "kill-worker=20", 50 * time.Second, []check.Rule{check.RuleEffectTwice}},
 }
 
 // runMutants plants each bug, or only that of the options, and demands that the

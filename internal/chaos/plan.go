@@ -26,7 +26,7 @@ type fault struct {
 // faults lists every kind.
 func faults() []*fault {
 	return []*fault{
-		{"kill-worker", 220, "kill -9 of a worker: at any time, or just before or after an outcome or a fetch reaches Redis", false, true, killWorker},
+		{"kill-worker", 220, "kill -9 of a worker: half of them at any time, or just before or after an outcome or a fetch reaches Redis; half after the call of an effect, before it is recorded", false, true, killWorker},
 		{"kill-orchestrator", 100, "kill -9 of an orchestrator: at any time, or just before or after it writes to Redis or commits", false, false, killOrchestrator},
 		{"restart-worker", 20, "SIGTERM of a worker, which is started again", false, false, restartWorker},
 		{"restart-orchestrator", 20, "SIGTERM of an orchestrator, which is started again", false, false, restartOrchestrator},
@@ -39,7 +39,7 @@ func faults() []*fault {
 		{"lost-reply", 130, "a command reaches Redis, Postgres or an orchestrator, and its reply is lost, or the connection ends in the middle of a pipeline", false, false, loseReply},
 		{"cut", 60, "all connections of a process to a store are cut, for up to a second", false, false, cut},
 		{"delay", 20, "all replies of a store to a process are late", false, false, delay},
-		{"steal", 40, "the lease of a healthy worker is claimed by a stranger", false, false, steal},
+		{"steal", 40, "the lease of a healthy worker is claimed by a stranger: half of them while the receiver of an effect has its call", false, false, steal},
 		{"stranger-ack", 15, "a stranger acknowledges entries that workers hold", false, false, strangerAck},
 		{"del-stream", 10, "a task stream is deleted", false, false, delStream},
 		{"task-group", 10, "the group of a task stream is destroyed; the stream stays", false, false, taskGroup},

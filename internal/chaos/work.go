@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/penstock-dev/penstock/internal/chaos/check"
@@ -29,8 +30,10 @@ type payload struct {
 	// Snooze: the first delivery is snoozed for this many milliseconds.
 	Snooze int    `json:"snooze,omitempty"`
 	Pad    string `json:"pad,omitempty"`
-	// Effect: the handler makes one, once; who ends doubts about it.
+	// Effect: the handler makes one, once; who ends doubts about it. Hold is how many
+	// milliseconds the receiver takes to answer.
 	Effect string `json:"effect,omitempty"`
+	Hold   int    `json:"hold,omitempty"`
 }
 
 // sum is the handler's work: any other worker computes the same.
@@ -60,7 +63,8 @@ type line struct {
 	Message  string `json:"message,omitempty"`
 	Ending   string `json:"ending,omitempty"`
 	Cause    string `json:"cause,omitempty"`
-	// Goroutines is the process' number, with each sign of life.
+	// Goroutines is the process' number, with each sign of life, less those of calls
+	// of effects under way, which take long on purpose.
 	Goroutines int `json:"goroutines,omitempty"`
 }
 
@@ -104,18 +108,19 @@ func work(args []string) error {
 	if err != nil {
 		return fmt.Errorf("open the handlers' log: %w", err)
 	}
-	j, c := journal{f}, caller{url: os.Getenv(envReceiver), slot: os.Getenv(envSlot)}
+	j, c := journal{f}, caller{url: os.Getenv(envReceiver), slot: os.Getenv(envSlot), open: &atomic.Int64{}}
 	o := worker.FromEnv()
 	o.Name, o.Log = "chaos", slog.New(slog.NewTextHandler(os.Stderr, nil))
 	w, err := worker.New(o)
 	if err != nil {
 		return err
 	}
+	c.worker = w.ID()
 	j.write(line{What: whatHello, Worker: w.ID()})
 	w.HandleRaw(taskType, func(ctx context.Context, r *task.Raw) (json.RawMessage, error) { return j.handle(ctx, w.ID(), r, c) })
 	go func() {
 		for range time.Tick(pulseEvery) {
-			j.write(line{What: whatPulse, Goroutines: runtime.NumGoroutine()})
+			j.write(line{What: whatPulse, Goroutines: runtime.NumGoroutine() - perConn*int(c.open.Load())})
 		}
 	}()
 	return w.Run(context.Background())

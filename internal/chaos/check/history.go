@@ -68,6 +68,9 @@ type Theft struct {
 type History struct {
 	// Visibility is the visibility timeout.
 	Visibility time.Duration
+	// DoubtAfter is how old a reservation of an effect is at least when it comes in
+	// doubt.
+	DoubtAfter time.Duration
 	Tasks      map[string]*Task
 	Executions map[string][]Execution // by task
 	// Ended tells when a worker process was gone. One that is not there lived to
@@ -152,22 +155,12 @@ func (h *History) lost(x Execution, by time.Time) bool {
 	return any1(h.Lossy, x.Start.Add(-before), by)
 }
 
-// late reports whether an entry of one of two executions may have come after
-// another orchestrator had given it up: its owner stood still meanwhile, and
-// went on at most so long before the second one's start.
+// late reports whether an execution of an older delivery may have started after a
+// newer one: its worker stood still between its fetch and its start; or its entry
+// came after another orchestrator had given it up, for its owner stood still
+// meanwhile, and went on at most so long before the start.
 func (h *History) late(b Execution) bool {
-	return any1(h.Stalled, b.Start.Add(-before-h.Visibility), b.Start)
-}
-
-// StoodStill reports whether any worker did not run at some time between two
-// moments.
-func (h *History) StoodStill(from, to time.Time) bool {
-	for _, spans := range h.Frozen {
-		if any1(spans, from, to) {
-			return true
-		}
-	}
-	return false
+	return h.stood(b, b.Start) || any1(h.Stalled, b.Start.Add(-before-h.Visibility), b.Start)
 }
 
 // stood reports whether the execution's worker stood still at some time
