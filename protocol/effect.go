@@ -213,7 +213,8 @@ func (e *Effect) Reserve(by EffectHolder, token ID, holderLive bool, j *EffectJu
 	}
 	mine := e.Holder.TaskID == by.TaskID && e.Holder.Delivery == by.Delivery
 	switch {
-	case mine && e.Token == token: // its reply was lost
+	case mine && e.Token == token: // its reply was lost, or came too late: the effect begins after this one
+		e.ReservedAt = now
 		return EffectGranted
 	case mine || holderLive:
 		return EffectBusy

@@ -121,6 +121,24 @@ func TestDoneOnceStaysDone(t *testing.T) {
 	testkit.VerifyLog(t, r.Stores)
 }
 
+// A reservation that is asked for again, since its reply came too late, is as new
+// as that: its effect may begin only now, so it does not count as in doubt at once
+// when its execution is replaced.
+func TestAskedAgainIsNewAgain(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.Stage = effect.New(effect.Options{Store: r.Store, DoubtAfter: time.Minute, Log: testkit.Log(t)})
+	h := r.fetched(t, 1)[0]
+	q := reservation(h, "charge")
+	r.reserve(t, q, protocol.EffectGranted)
+	if _, err := r.DB.Exec(t.Context(), "UPDATE effects SET reserved_at = reserved_at - interval '1 hour'"); err != nil {
+		t.Fatal(err)
+	}
+	r.reserve(t, q, protocol.EffectGranted)
+	next := r.lose(t, h)
+	r.reserve(t, reservation(next, "charge"), protocol.EffectBusy)
+}
+
 // Whoever is not the current execution gets nothing, and changes nothing.
 func TestOnlyTheCurrentExecutionReserves(t *testing.T) {
 	t.Parallel()
