@@ -65,7 +65,7 @@ const (
 	Fail Verdict = "fail"
 	// Inconclusive: it is not known. A figure was not reached, but this machine
 	// was too busy to measure it; or the time of the whole was over before that of
-	// the line; or there was nobody else to approve.
+	// the line; or it takes a role, or somebody else, that was not there.
 	Inconclusive Verdict = "inconclusive"
 )
 
@@ -116,7 +116,15 @@ type check struct {
 // finding is what a check has found so far.
 type finding struct {
 	wrong, notes []string
-	unsure       bool // what is wrong may be this machine's fault
+	unsure       bool // what is wrong may be this machine's fault, or is only not known
+}
+
+// lacks makes it unknown how the line would have ended, for what was missing to
+// find out. What is wrong stays wrong.
+func (f *finding) lacks(missing []string) {
+	if len(missing) > 0 && len(f.wrong) == 0 {
+		f.wrong, f.unsure = missing, true
+	}
 }
 
 func (f *finding) wrongf(format string, args ...any) {

@@ -15,11 +15,15 @@ import (
 	"github.com/penstock-dev/penstock/task"
 )
 
-// nobodyElse says what is missing for an approval.
-const nobodyElse = "whether an approval lets a task go on was not found out, as nobody approves their own task: give a token of somebody else with the role approver (--approver-token-file)"
+// What is missing where a half of the line was not found out, and what to do.
+const (
+	nobodyElse = "whether an approval lets a task go on was not found out, as nobody approves their own task: give a token of somebody else with the role approver (--approver-token-file)"
+	noAdmin    = "whether a guard rule stops a task was not found out, as saving a rule takes the role admin: give a token of an admin (--token or --token-file)"
+)
 
 // tqp8 has a handler ask twice, and a rule stop two tasks: one of each is
-// approved and one rejected. Only an admin may save the rule.
+// approved and one rejected. Only an admin may save the rule, and only somebody
+// else may approve: without them the line is not known.
 func tqp8(ctx context.Context, r *run, f *finding) error {
 	asks := script{Ask: r.name}
 	for _, d := range []decision{{"handler", "approved"}, {"handler", "rejected"}} {
@@ -27,23 +31,25 @@ func tqp8(ctx context.Context, r *run, f *finding) error {
 			return err
 		}
 	}
-	if err := guarded(ctx, r, f); err != nil {
+	missing, err := guarded(ctx, r, f)
+	if err != nil {
 		return err
 	}
-	if r.o.Approver == nil && len(f.wrong) == 0 {
-		f.wrongf("%s", nobodyElse)
-		f.unsure = true
+	if r.o.Approver == nil {
+		missing = append(missing, nobodyElse)
 	}
+	f.lacks(missing)
 	return nil
 }
 
-// guarded saves a rule that is about one type on this acceptance's queue only.
-func guarded(ctx context.Context, r *run, f *finding) (err error) {
+// guarded saves a rule that is about one type on this acceptance's queue only, or
+// says what is missing for that.
+func guarded(ctx context.Context, r *run, f *finding) (missing []string, err error) {
 	rule := &penstockv1.GuardRule{Name: r.name, Expression: fmt.Sprintf("task.type == %q && task.queue == %q", typeGuarded, r.name), Description: "of an acceptance that runs"}
 	_, err = r.o.Client.Approvals().SaveRule(ctx, connect.NewRequest(&penstockv1.SaveRuleRequest{Name: r.name, Rule: rule}))
-	if connect.CodeOf(err) == connect.CodePermissionDenied {
-		f.notef("no rule was tried: saving one takes the role admin")
-		return nil
+	// Who sends no token and lacks the role is told to send one.
+	if code := connect.CodeOf(err); code == connect.CodePermissionDenied || code == connect.CodeUnauthenticated {
+		return []string{noAdmin + ": " + err.Error()}, nil
 	}
 	defer func() {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTime)
@@ -54,14 +60,14 @@ func guarded(ctx context.Context, r *run, f *finding) (err error) {
 		}
 	}()
 	if err != nil {
-		return fmt.Errorf("save a guard rule: %w", err)
+		return nil, fmt.Errorf("save a guard rule: %w", err)
 	}
 	for _, d := range []decision{{"guard", "approved"}, {"guard", "rejected"}} {
 		if err := d.run(ctx, r, f, r.request(script{}, func(t *task.Request) { t.Type = typeGuarded })); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // decision is a task that is stopped, and what is decided about it.

@@ -1,6 +1,7 @@
 package acceptance_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -95,6 +96,51 @@ func TestAcceptanceNeverEnds(t *testing.T) {
 	}
 	if rep.Left != "" {
 		t.Errorf("left behind: %q", rep.Left)
+	}
+}
+
+// Without the role admin no rule can be saved: then it is not known what one
+// does, whoever approves and whether the caller has a token.
+func TestAcceptanceWithoutAdmin(t *testing.T) {
+	t.Parallel()
+	const rule, person = "saving a rule takes the role admin: give a token of an admin (--token", "somebody else with the role approver"
+	for name, tt := range map[string]struct {
+		token, approver bool
+		want            []string
+	}{
+		"a token":                  {true, true, []string{rule}},
+		"no token":                 {false, true, []string{rule}},
+		"a token, nobody approves": {true, false, []string{rule, person}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := testkit.NewStores(t)
+			cfg := s.Config()
+			carol, alice, token := people(t, &cfg)
+			cfg.Auth.AnonymousRoles = withoutAdmin
+			o := testkit.StartOrchestrator(t, cfg)
+			opts := options(t, s, o, cfg)
+			if tt.token {
+				opts.Client, opts.REST, opts.Token = alice(o.URL), acceptance.NewREST(http.DefaultClient, o.URL, token), token
+			}
+			if tt.approver {
+				opts.Approver = carol(o.URL)
+			}
+			opts.Only = []string{"TQP-8"}
+			rep, err := acceptance.Run(t.Context(), opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := rep.Lines[0]
+			if l.Verdict != acceptance.Inconclusive || len(l.Reasons) != len(tt.want) || rep.Inconclusive != 1 || rep.Left != "" {
+				t.Fatalf("%+v", rep)
+			}
+			for i, want := range tt.want {
+				if !strings.Contains(l.Reasons[i], want) {
+					t.Errorf("%q, want %q", l.Reasons[i], want)
+				}
+			}
+		})
 	}
 }
 

@@ -37,27 +37,37 @@ func options(t *testing.T, s testkit.Stores, o *testkit.Orchestrator, cfg config
 }
 
 // people lets callers without a token do everything, and returns what makes a
-// client of somebody who may approve.
-func people(t *testing.T, cfg *config.Orchestrator) (approver func(url string) *client.Client) {
+// client of carol, who may approve, and of alice, who may do all that needs no
+// admin; and alice's token.
+func people(t *testing.T, cfg *config.Orchestrator) (carol, alice func(url string) *client.Client, token string) {
 	t.Helper()
-	made, err := auth.MakeFiles(t.TempDir(), "carol roles=approver")
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, err := os.ReadFile(made.TokenFiles[0])
+	made, err := auth.MakeFiles(t.TempDir(), "carol roles=approver", "alice roles="+strings.Join(withoutAdmin, ","))
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg.Auth.TokensFile, cfg.Auth.AnonymousRoles, cfg.Guard.AllowAnonymous = made.TokensFile, auth.AllRoles(), true
-	return func(url string) *client.Client {
-		c, err := client.NewWith(url, client.Options{Token: strings.TrimSpace(string(token))})
+	as := func(file string) (func(url string) *client.Client, string) {
+		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = c.Close() })
-		return c
+		token := strings.TrimSpace(string(b))
+		return func(url string) *client.Client {
+			c, err := client.NewWith(url, client.Options{Token: token})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = c.Close() })
+			return c
+		}, token
 	}
+	carol, _ = as(made.TokenFiles[0])
+	alice, token = as(made.TokenFiles[1])
+	return carol, alice, token
 }
+
+// withoutAdmin are the roles that an acceptance takes, but for the admin's.
+var withoutAdmin = []string{auth.RoleProducer, auth.RoleWorker, auth.RoleOperator, auth.RoleViewer}
 
 // A system that works passes every line, in any configuration of its times, and
 // nothing is left behind.
@@ -66,10 +76,10 @@ func TestAcceptancePasses(t *testing.T) {
 	s := testkit.NewStores(t)
 	cfg := s.Config()
 	cfg.Recovery.VisibilityTimeout, cfg.Recovery.ReclaimInterval = 3*time.Second, 500*time.Millisecond
-	approver := people(t, &cfg)
+	carol, _, _ := people(t, &cfg)
 	o := testkit.StartOrchestrator(t, cfg)
 	opts := options(t, s, o, cfg)
-	opts.Approver = approver(o.URL)
+	opts.Approver = carol(o.URL)
 	rep, err := acceptance.Run(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)

@@ -38,6 +38,28 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+// What was missing to find out makes a line unknown, but not one that is wrong.
+func TestLacks(t *testing.T) {
+	t.Parallel()
+	for i, tt := range []struct {
+		f       finding
+		missing []string
+		want    Verdict
+		reasons int
+	}{
+		{want: Pass},
+		{missing: []string{noAdmin}, want: Inconclusive, reasons: 1},
+		{missing: []string{noAdmin, nobodyElse}, want: Inconclusive, reasons: 2},
+		{f: finding{wrong: []string{"a"}}, missing: []string{noAdmin}, want: Fail, reasons: 1},
+		{f: finding{wrong: []string{"a"}, unsure: true}, want: Inconclusive, reasons: 1},
+	} {
+		tt.f.lacks(tt.missing)
+		if got, reasons := tt.f.verdict(nil, false, false, time.Minute, time.Second); got != tt.want || len(reasons) != tt.reasons {
+			t.Errorf("%d: %s %q, want %s", i, got, reasons, tt.want)
+		}
+	}
+}
+
 // brokenStories are the broken graph's stories, as they must be.
 func brokenStories(t *testing.T) map[string]*story {
 	t.Helper()

@@ -79,7 +79,8 @@ var may = map[string]string{
 	"ScheduleService/NextFires":       taskReaders,
 }
 
-// beside are the paths that are no RPC and ask who calls.
+// beside are the paths that are no RPC and ask who calls. What the router serves
+// besides RPCs is here or in open: see TestNoPathIsForgotten.
 var beside = map[string]string{
 	"GET /api/v1/events/watch?position=earliest": taskReaders,
 	"POST /api/v1/internal/jobs":                 "",

@@ -6,9 +6,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -23,6 +25,7 @@ import (
 	"github.com/penstock-dev/penstock/internal/auth"
 	"github.com/penstock-dev/penstock/internal/config"
 	"github.com/penstock-dev/penstock/internal/devstack/devtest"
+	"github.com/penstock-dev/penstock/internal/rpc"
 )
 
 // callers are the principals of the test, one for each role, and two who have
@@ -136,6 +139,10 @@ func rowOf(m protoreflect.MethodDescriptor) string {
 	return string(m.Parent().Name()) + "/" + string(m.Name())
 }
 
+func procedureOf(m protoreflect.MethodDescriptor) string {
+	return fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
+}
+
 // TestEveryRPCHasARow, and says in its .proto what the row says.
 func TestEveryRPCHasARow(t *testing.T) {
 	t.Parallel()
@@ -200,10 +207,71 @@ func TestEveryEndpointByEveryRole(t *testing.T) {
 	}
 }
 
+// TestNoPathIsForgotten: an orchestrator serves nothing but what
+// TestEveryEndpointByEveryRole asks for, and all of that.
+func TestNoPathIsForgotten(t *testing.T) {
+	t.Parallel()
+	asked := slices.Concat(slices.Collect(maps.Keys(beside)), open)
+	for _, m := range methods(t) {
+		asked = append(asked, "POST "+procedureOf(m))
+		for method, path := range routesOf(t, m) {
+			asked = append(asked, method+" "+path)
+		}
+	}
+	r := everyRouter(t)
+	var found []string
+	for _, what := range asked {
+		_, path, _ := strings.Cut(what, " ")
+		path, _, _ = strings.Cut(path, "?")
+		if pattern := r.Pattern(path); pattern != "" {
+			found = append(found, pattern)
+		} else {
+			t.Errorf("%s: nothing serves it", what)
+		}
+	}
+	for _, pattern := range r.Patterns() {
+		if !slices.Contains(found, pattern) {
+			t.Errorf("%s is served, and no test asks for it as everybody: add a row to beside or open", pattern)
+		}
+	}
+}
+
+// everyRouter returns the router of an orchestrator that has everything on that
+// can be enabled.
+func everyRouter(t *testing.T) *rpc.Router {
+	t.Helper()
+	cfg := testConfig(migratedDatabase(t), devtest.Redis(t))
+	for sections, i := reflect.ValueOf(&cfg).Elem(), 0; i < sections.NumField(); i++ {
+		if section := sections.Field(i); section.Kind() == reflect.Struct {
+			if on := section.FieldByName("Enabled"); on.IsValid() && on.Kind() == reflect.Bool {
+				on.SetBool(true)
+			}
+		}
+	}
+	o, err := NewOrchestrator(t.Context(), cfg, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- o.Run(ctx) }()
+	select {
+	case <-o.serving:
+	case err := <-done:
+		t.Fatal(err)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	return (*o.gate.handler.Load()).(*rpc.Router)
+}
+
 // callRPC calls a procedure in the Connect protocol.
 func (g *guarded) callRPC(t *testing.T, m protoreflect.MethodDescriptor, caller, allowed string) {
 	t.Helper()
-	path := fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
+	path := procedureOf(m)
 	contentType, body := "application/json", []byte("{}")
 	if m.IsStreamingServer() {
 		contentType, body = "application/connect+json", []byte(`{"position":"earliest"}`)

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -39,7 +40,7 @@ const (
 // Options.Handlers go before all of these. Any other path is a problem+json 404.
 // gRPC needs HTTP/2: see NewServer. It fails if a service is missing, the options
 // are out of bounds or the services' messages cannot be mapped to JSON.
-func NewHandler(s Services, o Options) (http.Handler, error) {
+func NewHandler(s Services, o Options) (*Router, error) {
 	o = o.withDefaults()
 	if err := o.check(); err != nil {
 		return nil, err
@@ -52,7 +53,7 @@ func NewHandler(s Services, o Options) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &router{own: o.Handlers, exact: map[string]http.Handler{}, prefixes: map[string]http.Handler{restPrefix: rest}}
+	r := &Router{own: o.Handlers, exact: map[string]http.Handler{}, prefixes: map[string]http.Handler{restPrefix: rest}}
 	names := make([]string, len(services))
 	for i, service := range services {
 		names[i] = service.name()
@@ -168,16 +169,17 @@ func openAPIHandler() http.Handler {
 	})
 }
 
-// router finds the handler of a path. It is not an http.ServeMux because that
-// redirects paths with dots or repeated slashes, which may occur in task ids.
-type router struct {
+// Router is what NewHandler returns: it finds the handler of a path. It is not an
+// http.ServeMux because that redirects paths with dots or repeated slashes, which
+// may occur in task ids.
+type Router struct {
 	own      map[string]http.Handler // by prefix; see Options.Handlers
 	exact    map[string]http.Handler
 	prefixes map[string]http.Handler // up to and with a slash
 }
 
 // probes adds health and reflection.
-func (r *router) probes(ready readiness) {
+func (r *Router) probes(ready readiness) {
 	limit := connect.WithReadMaxBytes(maxProbeBytes)
 	add := func(prefix string, h http.Handler) { r.prefixes[prefix] = h }
 	add(grpchealth.NewHandler(ready, limit))
@@ -190,28 +192,48 @@ func (r *router) probes(ready readiness) {
 	add(grpcreflect.NewHandlerV1Alpha(reflector, limit))
 }
 
-// ServeHTTP implements http.Handler.
-func (r *router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	path := req.URL.Path
+// Patterns lists all that is served, sorted: paths, and beginnings of paths, which
+// end with a slash.
+func (r *Router) Patterns() []string {
+	var all []string
+	for _, by := range []map[string]http.Handler{r.own, r.exact, r.prefixes} {
+		all = slices.AppendSeq(all, maps.Keys(by))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// Pattern returns the one of Patterns that serves a path, "" if none does.
+func (r *Router) Pattern(path string) string {
+	pattern, _ := r.find(path)
+	return pattern
+}
+
+// find returns the pattern that serves a path, and its handler; nil if none does.
+func (r *Router) find(path string) (string, http.Handler) {
 	for prefix, h := range r.own {
 		if strings.HasPrefix(path, prefix) {
-			h.ServeHTTP(w, req)
-			return
+			return prefix, h
 		}
 	}
 	if h, ok := r.exact[path]; ok {
-		h.ServeHTTP(w, req)
-		return
+		return path, h
 	}
 	if strings.HasPrefix(path, restPrefix) {
-		r.prefixes[restPrefix].ServeHTTP(w, req)
-		return
+		return restPrefix, r.prefixes[restPrefix]
 	}
-	if i := strings.LastIndexByte(path, '/'); i > 0 {
-		if h, ok := r.prefixes[path[:i+1]]; ok {
-			h.ServeHTTP(w, req)
-			return
-		}
+	prefix := path[:strings.LastIndexByte(path, '/')+1]
+	if h, ok := r.prefixes[prefix]; ok {
+		return prefix, h
+	}
+	return "", nil
+}
+
+// ServeHTTP implements http.Handler.
+func (r *Router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if _, h := r.find(req.URL.Path); h != nil {
+		h.ServeHTTP(w, req)
+		return
 	}
 	notFound().write(w)
 }
