@@ -226,3 +226,38 @@ func TestForeignScope(t *testing.T) {
 	}
 	e.wantCounts(t, 6, 6)
 }
+
+// Of two tenants that begin a scope at the same moment, on two orchestrators or in
+// one call, one gets it, and the other one is told so.
+func TestTwoBeginAScope(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 2)
+	keyed := func(tenant, scope string) *penstockv1.EnqueueRequest {
+		return req(func(r *penstockv1.EnqueueRequest) {
+			r.Tenant, r.IdempotencyScope, r.IdempotencyKey = tenant, scope, tenant
+		})
+	}
+	const rounds = 40
+	for i := range rounds {
+		var errs [2]error
+		var wg sync.WaitGroup
+		for n, tenant := range []string{"ada", "bob"} {
+			wg.Go(func() {
+				_, errs[n] = e.orch[n].Enqueue(t.Context(), connect.NewRequest(keyed(tenant, fmt.Sprint("scope ", i))))
+			})
+		}
+		wg.Wait()
+		lost := errs[0]
+		if lost == nil {
+			lost = errs[1]
+		}
+		if (errs[0] == nil) == (errs[1] == nil) || rpc.InfoOf(lost).GetField() != "idempotency_scope" {
+			t.Fatalf("round %d: %v", i, errs)
+		}
+	}
+	res := e.batch(t, keyed("ada", "together"), keyed("bob", "together"))
+	if got := short(res[0]) + ", " + short(res[1]); got != "new, TASK_INPUT_INVALID idempotency_scope" {
+		t.Errorf("in one call: %s", got)
+	}
+	e.wantCounts(t, rounds+1, rounds+1)
+}

@@ -143,20 +143,48 @@ func (h *hits) findForeign(ctx context.Context, q *dbsqlc.Queries, items []*item
 	if len(scopes) == 0 {
 		return nil
 	}
+	owner, err := scopeOwners(ctx, q, scopes)
+	if err != nil {
+		return err
+	}
+	var begun []string
+	for _, scope := range scopes {
+		if owner[scope] == "" {
+			begun = append(begun, scope)
+		}
+	}
+	if len(begun) > 0 { // of two tenants that begin one at the same moment, the second must see the first's
+		if err := q.LockScopes(ctx, begun); err != nil {
+			return fmt.Errorf("begin %d idempotency scopes: %w", len(begun), err)
+		}
+		if owner, err = scopeOwners(ctx, q, scopes); err != nil {
+			return err
+		}
+	}
+	for _, it := range items {
+		o, ok := owner[it.scope]
+		switch {
+		case it.scope == it.tenant:
+		case ok && o != it.tenant:
+			h.foreign[it], h.lost[it] = true, true
+		case it.key != "": // of this call, too, only one tenant begins it
+			owner[it.scope] = it.tenant
+		}
+	}
+	return nil
+}
+
+// scopeOwners returns the tenants of scopes that have one.
+func scopeOwners(ctx context.Context, q *dbsqlc.Queries, scopes []string) (map[string]string, error) {
 	rows, err := q.ScopeOwners(ctx, scopes)
 	if err != nil {
-		return fmt.Errorf("read whose %d idempotency scopes are: %w", len(scopes), err)
+		return nil, fmt.Errorf("read whose %d idempotency scopes are: %w", len(scopes), err)
 	}
 	owner := make(map[string]string, len(rows))
 	for _, r := range rows {
 		owner[r.Scope] = r.Tenant
 	}
-	for _, it := range items {
-		if o, ok := owner[it.scope]; ok && it.scope != it.tenant && o != it.tenant {
-			h.foreign[it], h.lost[it] = true, true
-		}
-	}
-	return nil
+	return owner, nil
 }
 
 // findStale looks for tasks under old UUIDv7s, which would be names today.

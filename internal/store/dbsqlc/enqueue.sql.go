@@ -262,6 +262,17 @@ func (q *Queries) InsertTasks(ctx context.Context, arg InsertTasksParams) ([]*In
 	return items, nil
 }
 
+const lockScopes = `-- name: LockScopes :exec
+SELECT pg_advisory_xact_lock(hashtextextended('penstock scope ' || x.scope, 0)) FROM (SELECT u.scope FROM unnest($1::text[]) AS u(scope) ORDER BY u.scope) x
+`
+
+// Whoever begins to use a scope waits for the others that do, in order, until
+// their transactions end.
+func (q *Queries) LockScopes(ctx context.Context, scopes []string) error {
+	_, err := q.db.Exec(ctx, lockScopes, scopes)
+	return err
+}
+
 const noteTenants = `-- name: NoteTenants :many
 INSERT INTO tenants (name) SELECT u.name FROM (SELECT DISTINCT unnest($1::text[]) AS name) u ORDER BY u.name
 ON CONFLICT DO NOTHING RETURNING name

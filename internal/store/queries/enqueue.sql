@@ -108,6 +108,11 @@ LEFT JOIN LATERAL (
     SELECT t.tenant FROM idempotency_keys k JOIN tasks t ON t.id = k.task_id WHERE k.scope = u.scope ORDER BY k.scope, k.key LIMIT 1) o ON true
 WHERE COALESCE(n.name, o.tenant) IS NOT NULL;
 
+-- name: LockScopes :exec
+-- Whoever begins to use a scope waits for the others that do, in order, until
+-- their transactions end.
+SELECT pg_advisory_xact_lock(hashtextextended('penstock scope ' || x.scope, 0)) FROM (SELECT u.scope FROM unnest(@scopes::text[]) AS u(scope) ORDER BY u.scope) x;
+
 -- name: NoteTenants :many
 -- Notes tenants in order of name and returns those that were not known.
 INSERT INTO tenants (name) SELECT u.name FROM (SELECT DISTINCT unnest(@names::text[]) AS name) u ORDER BY u.name
