@@ -67,9 +67,7 @@ func (f *Folded) Add(e *Event) error {
 		f.Seq = e.Seq
 		return nil
 	}
-	// That a delivery was raised before the task was ever dispatched is no move.
-	raised := e.Type == EventRedispatched && e.From == StatePending
-	if !raised && !Allowed(e.From, e.To) {
+	if !raises(e) && !Allowed(e.From, e.To) {
 		return bad("%s → %s is not in the transition table", e.From, e.To)
 	}
 	attempt, delivery := f.expected(e)
@@ -94,7 +92,7 @@ func (f *Folded) Add(e *Event) error {
 var destinations = map[EventType][]State{
 	EventCreated:           {StatePending, StateWaitingApproval, StateQueued},
 	EventQueued:            {StateQueued},
-	EventRedispatched:      {StatePending, StateQueued, StateRetrying},
+	EventRedispatched:      {StatePending, StateWaitingApproval, StateQueued, StateRetrying},
 	EventClaimed:           {StateRunning},
 	EventSucceeded:         {StateSucceeded},
 	EventRetryScheduled:    {StateRetrying},
@@ -124,6 +122,12 @@ func fits(e *Event) bool {
 		return false
 	}
 	return moves == (e.From != e.To) && (!moves || slices.Contains(to, e.To))
+}
+
+// raises reports whether the event raises the delivery of a task that is not
+// dispatched (see Restored): no move, and the end of no execution.
+func raises(e *Event) bool {
+	return e.Type == EventRedispatched && (e.From == StatePending || e.From == StateWaitingApproval)
 }
 
 // expected returns attempt and delivery after a state change.

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -110,10 +111,10 @@ func ResolveTaskID(tenant, s string, now time.Time) (id ID, stale bool) {
 	return u, false
 }
 
-// clip shortens s for an error text.
+// clip shortens s for an error text, and cuts no rune in half.
 func clip(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
-	return s[:n] + "…"
+	return strings.ToValidUTF8(s[:n], "") + "…"
 }

@@ -204,7 +204,7 @@ func endOf(e *Event) (End, OutcomeKind) {
 		return EndLost, ""
 	case e.Type == EventInterrupted:
 		return EndReleased, OutcomeReleased
-	case e.Type == EventRedispatched && e.From == StatePending: // nothing was dispatched that the log knows
+	case raises(e): // nothing was dispatched that the log knows
 		return "", ""
 	case e.Type == EventRedispatched:
 		return EndRedispatched, ""

@@ -103,8 +103,8 @@ func TestOnceOverARetry(t *testing.T) {
 }
 
 // lossy is an orchestrator's address that carries out the first n calls of each
-// method of the ledger and loses their replies.
-func lossy(t *testing.T, to string, n int) string {
+// method of the ledger and loses their replies, and tells when it has done so.
+func lossy(t *testing.T, to string, n int, lost ...func()) string {
 	t.Helper()
 	u, err := url.Parse(to)
 	if err != nil {
@@ -126,6 +126,9 @@ func lossy(t *testing.T, to string, n int) string {
 			return
 		}
 		proxy.ServeHTTP(httptest.NewRecorder(), r)
+		for _, f := range lost {
+			f()
+		}
 		panic(http.ErrAbortHandler)
 	}))
 	t.Cleanup(s.Close)
@@ -158,6 +161,51 @@ func TestOnceWithLostReplies(t *testing.T) {
 	}
 	if done := reached(t, b.client, e.TaskID, "succeeded"); string(done.Result) != "1" || charged.Load() != 1 || done.RetryCount != 1 {
 		t.Errorf("result %s, charged %d times, %d retries", done.Result, charged.Load(), done.RetryCount)
+	}
+}
+
+// A reservation that was granted, but whose reply was lost, is given back if the
+// execution is over before it is asked for again: nothing was run, so nobody is
+// asked.
+func TestOnceUnusedReservationIsReleased(t *testing.T) {
+	t.Parallel()
+	for name, own := range map[string]bool{"its task is cancelled": false, "its context ends": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, soon)
+			var ran atomic.Bool
+			var over atomic.Pointer[func()]
+			b.worker(worker.Options{OrchestratorURL: lossy(t, b.orch.URL, 1, sync.OnceFunc(func() { (*over.Load())() }))}, func(w *worker.Worker) {
+				worker.Handle(w, charging, func(ctx context.Context, j *task.Job[int]) error {
+					ctx, cancel := context.WithCancel(ctx)
+					defer cancel()
+					end := func() {
+						if _, err := b.client.CancelTask(context.Background(), "", j.TaskID, "no longer wanted"); err != nil {
+							t.Error(err)
+						}
+					}
+					if own {
+						end = cancel
+					}
+					over.Store(&end)
+					_, err := worker.Once(ctx, "charge", func(context.Context) (int, error) { ran.Store(true); return 0, nil })
+					return task.Permanent(err)
+				})
+			})
+			if _, err := charging.Enqueue(t.Context(), b.client, 1, task.Key("order-7")); err != nil {
+				t.Fatal(err)
+			}
+			testkit.Eventually(t, "the reservation is given back", func() (bool, string) {
+				res, err := b.client.Effects().GetEffect(t.Context(), connect.NewRequest(&penstockv1.GetEffectRequest{Key: "order-7", Name: "charge"}))
+				if err != nil {
+					return false, err.Error()
+				}
+				return res.Msg.Effect.State == "free" && res.Msg.Effect.Runs == 1, res.Msg.Effect.String()
+			})
+			if ran.Load() {
+				t.Error("the effect was run")
+			}
+		})
 	}
 }
 

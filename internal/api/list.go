@@ -190,7 +190,7 @@ func listedEvent(r *dbsqlc.EventsOfTaskRow, t *dbsqlc.Task) *dbsqlc.WatchEventsR
 // clip shortens a caller's text for an error.
 func clip(s string) string {
 	if len(s) > 64 {
-		return s[:64] + "…"
+		return strings.ToValidUTF8(s[:64], "") + "…"
 	}
 	return s
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"connectrpc.com/connect"
@@ -107,7 +108,7 @@ func (s *Approvals) DeleteRule(ctx context.Context, req *connect.Request[penstoc
 const maxSamplePayload = protocol.MaxContent
 
 // TestRule implements the RPC.
-func (s *Approvals) TestRule(_ context.Context, req *connect.Request[penstockv1.TestRuleRequest]) (*connect.Response[penstockv1.TestRuleResponse], error) {
+func (s *Approvals) TestRule(ctx context.Context, req *connect.Request[penstockv1.TestRuleRequest]) (*connect.Response[penstockv1.TestRuleResponse], error) {
 	c, err := (&guard.Rule{Name: "test", Expression: req.Msg.Expression}).Check()
 	if err != nil {
 		return nil, err
@@ -137,7 +138,13 @@ func (s *Approvals) TestRule(_ context.Context, req *connect.Request[penstockv1.
 			*at = def
 		}
 	}
-	stops, problem := c.Test(t)
+	stops, problem := c.Test(ctx, t)
+	if err := ctx.Err(); err != nil {
+		return nil, failure(err)
+	}
+	if errors.Is(problem, guard.ErrDepth) { // no task can have it; what else is wrong is what the rule says
+		return nil, protocol.Errorf(protocol.CodeInputInvalid, "task.payload", "is nested deeper than %d levels", guard.MaxDepth)
+	}
 	out := &penstockv1.TestRuleResponse{Stops: stops}
 	if problem != nil {
 		out.Error = protocol.Text(problem.Error())

@@ -1,19 +1,18 @@
 package guard
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/interpreter"
 )
 
-// Bounds of an evaluation: what it may cost (CEL's units, about one for each
-// step), so that no rule holds up the tasks it judges.
-const (
-	maxCost      = 1_000_000
-	maxRecursion = 100
-)
+// maxRecursion bounds how deep an expression is nested.
+const maxRecursion = 100
 
 // fields are what an expression can use, with their types. Each is a variable
 // with a dot in its name, so that a field that does not exist is an error of the
@@ -76,7 +75,13 @@ func (r *Rule) Compile() (*Compiled, error) {
 	if t := ast.OutputType(); !t.IsExactType(cel.BoolType) {
 		return nil, bad("expression", "is of type %s, want bool: compare it with something, e.g. %s", t, `task.payload.urgent == true`)
 	}
-	program, err := env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptOptimize))
+	// CEL's own cost limit is not used: what it takes to track the cost grows with
+	// the square of a list's length, and comparing any two values costs one.
+	p := newPlan(ast.NativeRep().Expr())
+	program, err := env.Program(ast, cel.CustomDecoratorV2(p.decorate), cel.EvalOptions(cel.OptOptimize))
+	if err == nil {
+		err = p.complete()
+	}
 	if err != nil {
 		return nil, bad("expression", "is not usable: %s", oneLine(err.Error()))
 	}
@@ -99,14 +104,21 @@ func oneLine(s string) string {
 	return s
 }
 
-// matches evaluates the rule. Whatever goes wrong is an error: the caller stops
-// the task then.
-func (c *Compiled) matches(vars map[string]any) (match bool, err error) {
+// matches evaluates the rule, before a time. Whatever goes wrong is an error: the
+// caller stops the task then.
+func (c *Compiled) matches(ctx context.Context, vars map[string]any, end time.Time) (match bool, err error) {
 	defer func() {
-		if p := recover(); p != nil {
+		switch p := recover().(type) {
+		case nil:
+		case interpreter.EvalCancelledError:
+			err = p
+		default:
 			err = fmt.Errorf("evaluating it panicked: %v", p)
 		}
 	}()
+	m := &meter{ctx: ctx, until: end, left: maxSteps}
+	m.look()
+	vars[meterName] = m
 	v, _, err := c.program.Eval(vars)
 	if err != nil && strings.HasPrefix(err.Error(), "no such overload") { // all that CEL says
 		return false, fmt.Errorf("%w: a value is of another type than the expression needs, such as a string that is compared with a number", err)

@@ -1,9 +1,11 @@
 package guard
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/penstock-dev/penstock/protocol"
@@ -49,14 +51,18 @@ func (t *Task) variables() (map[string]any, error) {
 // the name of the rule (or what a handler asks for) and its revision. Approving
 // one digest approves no other.
 func (t *Task) Digest(kind, name string, revision int64) string {
-	sum := sha256.Sum256(t.digested(kind, name, revision))
+	return t.digest(Canonical(t.Payload), kind, name, revision)
+}
+
+func (t *Task) digest(canonical, kind, name string, revision int64) string {
+	sum := sha256.Sum256(t.digested(canonical, kind, name, revision))
 	return hex.EncodeToString(sum[:])
 }
 
 // digested is JSON, so that no two tasks have the same text.
-func (t *Task) digested(kind, name string, revision int64) []byte {
+func (t *Task) digested(canonical, kind, name string, revision int64) []byte {
 	b, _ := json.Marshal([]any{ // strings and numbers always have a JSON form
-		t.Type, Canonical(t.Payload), t.ScheduleType, micros(t.ScheduledAt), t.DelayMS, micros(t.StartAt), kind, name, revision,
+		t.Type, canonical, t.ScheduleType, micros(t.ScheduledAt), t.DelayMS, micros(t.StartAt), kind, name, revision,
 	})
 	return b
 }
@@ -75,6 +81,25 @@ type Finding struct {
 	// Error says why the rule could not be evaluated; "": it is true.
 	Error  string
 	Digest string
+	found  *found
+}
+
+// found is a task that rules stop, with the canonical form of its payload: that
+// takes a while to make, and each finding has a digest of it.
+type found struct {
+	task      Task
+	canonical string
+}
+
+// StartAt makes the digest that of the task once it is known when its schedule
+// lets it start.
+func (f *Finding) StartAt(at time.Time) {
+	f.found.task.StartAt = at
+	f.digest()
+}
+
+func (f *Finding) digest() {
+	f.Digest = f.found.task.digest(f.found.canonical, protocol.ApprovalGuard, f.Rule.Name, f.Rule.Revision)
 }
 
 // Set is the rules in force at one revision of them all. It is immutable.
@@ -113,35 +138,40 @@ func (s *Set) Judge(t *Task) []Finding {
 	if s.Empty() || t.Queue == protocol.QueueInternal {
 		return nil
 	}
+	end := time.Now().Add(maxJudging)
 	vars, err := t.variables()
-	var out []Finding
-	for _, f := range s.broken {
-		f.Digest = t.Digest(protocol.ApprovalGuard, f.Rule.Name, f.Rule.Revision)
-		out = append(out, f)
-	}
+	out := slices.Clone(s.broken)
 	for _, c := range s.rules {
 		match, problem := false, err
 		if problem == nil {
-			match, problem = c.matches(vars)
+			match, problem = c.matches(context.Background(), vars, end)
 		}
 		if !match && problem == nil {
 			continue
 		}
-		f := Finding{Rule: &c.Rule, Digest: t.Digest(protocol.ApprovalGuard, c.Name, c.Revision)}
+		f := Finding{Rule: &c.Rule}
 		if problem != nil {
 			f.Error = protocol.Text(problem.Error())
 		}
 		out = append(out, f)
 	}
+	if len(out) == 0 {
+		return nil
+	}
+	all := &found{*t, Canonical(t.Payload)}
+	for i := range out {
+		out[i].found = all
+		out[i].digest()
+	}
 	return out
 }
 
-// Test evaluates one rule for a task; see TestRule of the RPC.
-func (c *Compiled) Test(t *Task) (stops bool, problem error) {
+// Test evaluates one rule for a task, while ctx lasts; see TestRule of the RPC.
+func (c *Compiled) Test(ctx context.Context, t *Task) (stops bool, problem error) {
 	vars, err := t.variables()
 	if err != nil {
 		return true, err
 	}
-	match, err := c.matches(vars)
+	match, err := c.matches(ctx, vars, time.Now().Add(maxJudging))
 	return match || err != nil, err
 }

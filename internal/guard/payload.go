@@ -11,6 +11,14 @@ import (
 	"unicode"
 )
 
+// MaxDepth is how deep a payload may be nested for rules to read it: what a
+// configuration may allow at most. JSON's own reader would go on until the stack
+// is full.
+const MaxDepth = 1000
+
+// ErrDepth: a payload is nested too deep for rules.
+var ErrDepth = fmt.Errorf("the payload is nested deeper than %d levels", MaxDepth)
+
 // Decode reads a payload for rules. Whole numbers become ints (uints where they
 // are too large for one), others doubles; CEL compares them with each other. An
 // object that has a member twice, in whatever case, is an error: readers differ
@@ -19,7 +27,7 @@ import (
 func Decode(payload []byte) (any, error) {
 	dec := json.NewDecoder(bytes.NewReader(payload))
 	dec.UseNumber()
-	v, err := value(dec)
+	v, err := value(dec, MaxDepth)
 	if err != nil {
 		return nil, err
 	}
@@ -29,27 +37,30 @@ func Decode(payload []byte) (any, error) {
 	return v, nil
 }
 
-func value(dec *json.Decoder) (any, error) {
+func value(dec *json.Decoder, deeper int) (any, error) {
 	t, err := dec.Token()
 	if err != nil {
 		return nil, fmt.Errorf("the payload is not JSON: %w", err)
 	}
 	switch t := t.(type) {
 	case json.Delim:
-		if t == '[' {
-			return list(dec)
+		if deeper == 0 {
+			return nil, ErrDepth
 		}
-		return object(dec)
+		if t == '[' {
+			return list(dec, deeper-1)
+		}
+		return object(dec, deeper-1)
 	case json.Number:
 		return number(t.String())
 	}
 	return t, nil // string, bool or nil
 }
 
-func list(dec *json.Decoder) (any, error) {
+func list(dec *json.Decoder, deeper int) (any, error) {
 	out := []any{}
 	for dec.More() {
-		v, err := value(dec)
+		v, err := value(dec, deeper)
 		if err != nil {
 			return nil, err
 		}
@@ -59,7 +70,7 @@ func list(dec *json.Decoder) (any, error) {
 	return out, err
 }
 
-func object(dec *json.Decoder) (any, error) {
+func object(dec *json.Decoder, deeper int) (any, error) {
 	out := map[string]any{}
 	folded := map[string]string{}
 	for dec.More() {
@@ -72,7 +83,7 @@ func object(dec *json.Decoder) (any, error) {
 			return nil, fmt.Errorf("the payload has a member twice, as %q and %q: it can't be told which one counts", clip(before), clip(name))
 		}
 		folded[fold(name)] = name
-		if out[name], err = value(dec); err != nil {
+		if out[name], err = value(dec, deeper); err != nil {
 			return nil, err
 		}
 	}

@@ -24,7 +24,8 @@ type Ledger interface {
 	// Reserve asks for an effect. It stops when ctx ends.
 	Reserve(ctx context.Context, r *Request) (*Answer, error)
 	// Complete records that a reserved effect has happened, and Release that it
-	// has not. Both go on for some seconds after ctx has ended.
+	// has not: where the token holds no reservation that changes nothing. Both go
+	// on for some seconds after ctx has ended, and may be called after it has.
 	Complete(ctx context.Context, name string, token protocol.ID, result json.RawMessage, note string) error
 	Release(ctx context.Context, name string, token protocol.ID) error
 }
@@ -121,11 +122,11 @@ func do(ctx context.Context, name string, fn func(ctx context.Context) (json.Raw
 	if err != nil {
 		return nil, task.Permanent(err)
 	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	r := &Request{Name: name, Token: newToken()}
 	for {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
 		asked := time.Now()
 		a, err := ledger.Reserve(ctx, r)
 		if err != nil {
@@ -140,11 +141,13 @@ func do(ctx context.Context, name string, fn func(ctx context.Context) (json.Raw
 			if r.Judgement, err = o.judge(ctx, name, a); err != nil {
 				return nil, err
 			}
+			if ctx.Err() != nil { // the reservation in doubt is not ours
+				return nil, context.Cause(ctx)
+			}
 			continue
 		}
 		if ctx.Err() != nil {
-			_ = ledger.Release(ctx, name, r.Token) // else a person is asked, in vain
-			return nil, context.Cause(ctx)
+			return nil, notReserved(ctx, ledger, r, ctx.Err())
 		}
 		if time.Since(asked) < freshFor {
 			return run(ctx, ledger, r, fn, o)
@@ -153,12 +156,12 @@ func do(ctx context.Context, name string, fn func(ctx context.Context) (json.Raw
 	}
 }
 
-// notReserved is the error of an effect that was not reserved, as far as is
-// known. The reply may have been lost, and nothing was run.
+// notReserved is the error of an effect that was not run. Its reservation may be
+// in the ledger all the same, even if err is a refusal: the reply to an earlier
+// call may have been lost, or have come too late. Where it is not, or is another's,
+// the release does nothing.
 func notReserved(ctx context.Context, l Ledger, r *Request, err error) error {
-	if protocol.CodeOf(err) == "" {
-		_ = l.Release(ctx, r.Name, r.Token) // else a person is asked, in vain
-	}
+	_ = l.Release(ctx, r.Name, r.Token) // else a person is asked, in vain
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

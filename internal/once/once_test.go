@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/penstock-dev/penstock/internal/once"
 	"github.com/penstock-dev/penstock/protocol"
@@ -82,5 +84,94 @@ func TestMarksAreSpent(t *testing.T) {
 		return nil, once.NotDone(err)
 	}, once.Options{}); err == nil || b["outer"] != "free" {
 		t.Errorf("marked anew: outer %q, %v", b["outer"], err)
+	}
+}
+
+// turn is what one Reserve of a script comes to, after a while.
+type turn struct {
+	after   time.Duration
+	verdict protocol.EffectVerdict
+	err     error
+	end     bool // the execution is over by then
+}
+
+// script answers turn by turn, and notes the tokens of the calls.
+type script struct {
+	turns           []turn
+	end             context.CancelCauseFunc
+	asked, released []protocol.ID
+}
+
+func (s *script) Reserve(_ context.Context, r *once.Request) (*once.Answer, error) {
+	now := s.turns[len(s.asked)]
+	s.asked = append(s.asked, r.Token)
+	time.Sleep(now.after)
+	if now.end {
+		s.end(errX)
+	}
+	return &once.Answer{Verdict: now.verdict}, now.err
+}
+
+func (s *script) Complete(context.Context, string, protocol.ID, json.RawMessage, string) error {
+	return errors.New("nothing has happened")
+}
+
+func (s *script) Release(_ context.Context, _ string, token protocol.ID) error {
+	s.released = append(s.released, token)
+	return errY // nobody waits for its success
+}
+
+// A reservation that the ledger may have, and that certainly was not used, is
+// given back, whatever the last answer was: else a person is asked, in vain.
+func TestUnusedReservationIsReleased(t *testing.T) {
+	t.Parallel()
+	const granted, late = protocol.EffectGranted, 2 * time.Second
+	replaced := protocol.Errorf(protocol.CodeInvalidTransition, "delivery", "does not run any more")
+	check := func(context.Context) (bool, json.RawMessage, error) { return false, nil, nil }
+	for name, c := range map[string]struct {
+		turns []turn
+		want  error // nil: any
+		keep  bool
+	}{
+		"no answer":                                {turns: []turn{{err: errY}}, want: errY},
+		"a grant whose reply was lost, and a no":   {turns: []turn{{err: replaced}}, want: replaced},
+		"a late grant, and a no":                   {turns: []turn{{after: late, verdict: granted}, {err: replaced}}, want: replaced},
+		"a late grant, and no answer":              {turns: []turn{{after: late, verdict: granted}, {err: errY}}, want: errY},
+		"a grant at the end":                       {turns: []turn{{verdict: granted, end: true}}, want: errX},
+		"a late grant at the end":                  {turns: []turn{{after: late, verdict: granted, end: true}}, want: errX},
+		"a late grant, and another at the end":     {turns: []turn{{after: late, verdict: granted}, {verdict: granted, end: true}}, want: errX},
+		"a no at the end":                          {turns: []turn{{err: replaced, end: true}}, want: errX},
+		"a check whose word is refused":            {turns: []turn{{verdict: protocol.EffectInDoubt}, {err: replaced}}, want: replaced},
+		"a late grant by a check, and a no":        {turns: []turn{{verdict: protocol.EffectInDoubt}, {after: late, verdict: granted}, {err: replaced}}, want: replaced},
+		"another's, in doubt, at the end":          {turns: []turn{{verdict: protocol.EffectInDoubt, end: true}}, want: errX, keep: true},
+		"another's, which runs":                    {turns: []turn{{verdict: protocol.EffectBusy}}, keep: true},
+		"a late grant, and another's since, known": {turns: []turn{{after: late, verdict: granted}, {verdict: protocol.EffectKnown}}, keep: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, end := context.WithCancelCause(t.Context())
+				s := &script{turns: c.turns, end: end}
+				_, err := once.Do(once.With(ctx, s), "a", func(context.Context) (json.RawMessage, error) {
+					t.Error("it was run")
+					return nil, nil
+				}, once.Options{Check: check})
+				if len(s.asked) != len(c.turns) || c.want != nil && !errors.Is(err, c.want) {
+					t.Errorf("asked %d times, %v; want %d times, %v", len(s.asked), err, len(c.turns), c.want)
+				}
+				for _, token := range s.asked {
+					if token != s.asked[0] {
+						t.Error("asked with another token")
+					}
+				}
+				want := 1
+				if c.keep {
+					want = 0
+				}
+				if len(s.released) != want || want > 0 && s.released[0] != s.asked[0] {
+					t.Errorf("asked with %v, released %v, want %d", s.asked, s.released, want)
+				}
+				end(nil)
+			})
+		})
 	}
 }

@@ -137,8 +137,9 @@ func (c *Client) BeginEpoch(ctx context.Context, deployment, id string) (string,
 }
 
 // RaiseGeneration writes a generation into the epoch with this id, unless it
-// holds a greater one; it never lowers it. false: Redis is in another epoch.
-func (c *Client) RaiseGeneration(ctx context.Context, id string, generation int64) (ok bool, err error) {
+// holds a greater one; it never lowers it. false: Redis is in another epoch, or
+// knows less than was seen, so that it went back: to write would hide that.
+func (c *Client) RaiseGeneration(ctx context.Context, id string, seen, generation int64) (ok bool, err error) {
 	for range 10 {
 		err = c.write.Watch(ctx, func(tx *redis.Tx) error {
 			h, err := tx.HGetAll(ctx, epochKey).Result()
@@ -146,7 +147,7 @@ func (c *Client) RaiseGeneration(ctx context.Context, id string, generation int6
 				return err
 			}
 			e, err := parseEpoch(h)
-			ok = e.ID == id
+			ok = e.ID == id && e.Generation >= seen
 			if err != nil || !ok || e.Generation >= generation {
 				return err
 			}

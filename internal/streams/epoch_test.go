@@ -34,14 +34,14 @@ func TestEpoch(t *testing.T) {
 			ids[id] = true
 			mu.Unlock()
 			for _, g := range []int64{int64(i), 20 - int64(i)} {
-				if _, err := f.RaiseGeneration(t.Context(), id, g); err != nil {
+				if _, err := f.RaiseGeneration(t.Context(), id, 0, g); err != nil {
 					t.Logf("%v", err) // so many at once may get in each other's way
 				}
 			}
 		})
 	}
 	wg.Wait()
-	if ok, err := f.RaiseGeneration(t.Context(), "another", 99); ok || err != nil {
+	if ok, err := f.RaiseGeneration(t.Context(), "another", 0, 99); ok || err != nil {
 		t.Errorf("a generation of another epoch: %t, %v", ok, err)
 	}
 	if e, err = f.Epoch(t.Context()); err != nil || len(ids) != 1 || !ids[e.ID] || e.Generation < 11 || e.Generation > 20 || e.Server != server {
@@ -52,11 +52,17 @@ func TestEpoch(t *testing.T) {
 		t.Errorf("another deployment's epoch was begun: %v; it is %+v", err, e)
 	}
 	before := e.Generation
-	if ok, err := f.RaiseGeneration(t.Context(), e.ID, 3); !ok || err != nil {
+	if ok, err := f.RaiseGeneration(t.Context(), e.ID, 0, 3); !ok || err != nil {
 		t.Errorf("an older generation: %t, %v", ok, err)
 	}
 	if e, err = f.Epoch(t.Context()); err != nil || e.Generation != before {
 		t.Errorf("an older generation made %d of %d, %v", e.Generation, before, err)
+	}
+	if ok, err := f.RaiseGeneration(t.Context(), e.ID, before+1, before+2); ok || err != nil {
+		t.Errorf("Redis knows less than was seen: %t, %v", ok, err)
+	}
+	if e, err = f.Epoch(t.Context()); err != nil || e.Generation != before {
+		t.Errorf("that Redis went back was hidden: %d, was %d, %v", e.Generation, before, err)
 	}
 	if err := f.raw.HSet(t.Context(), "penstock:epoch", "generation", "many").Err(); err != nil {
 		t.Fatal(err)

@@ -57,7 +57,7 @@ const (
 // Checks lists all of them.
 func Checks() []Check {
 	return []Check{
-		CheckSeq, CheckFold, CheckEvent, CheckRow, CheckTerminal, CheckBackoff, CheckDue, CheckDependencies, CheckIdempotency, CheckDeadLetter,
+		CheckSeq, CheckFold, CheckEvent, CheckRow, CheckRuns, CheckTerminal, CheckBackoff, CheckDue, CheckDependencies, CheckIdempotency, CheckDeadLetter,
 		CheckStreamDLQ, CheckRequeue, CheckDiscard, CheckBatch, CheckApproval, CheckEffect, CheckSchedule, CheckOrphan, CheckRedis,
 	}
 }

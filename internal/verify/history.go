@@ -36,6 +36,8 @@ type history struct {
 
 	seq       int
 	broken    bool // the log can't be folded any further
+	attempt   int  // of the last event
+	runs      int  // the highest attempt so far
 	terminals int
 	failures  int // errors that the dead letter must list
 	requeued  int
@@ -88,6 +90,7 @@ func (h *history) add(row *event) {
 	if key := store.Deref(row.IdempotencyKey); key != h.key {
 		h.differ(CheckEvent, e.Seq, "idempotency_key", text(h.key), text(key))
 	}
+	h.countRuns(e)
 	h.count(e)
 	if err := h.replay.Add(e); err != nil && !h.broken {
 		h.broken = true
@@ -200,6 +203,7 @@ func (h *history) finish(dead *deadRow, requeues int) {
 	if !h.broken && h.seq > 0 {
 		h.compareRow()
 	}
+	h.checkRuns()
 	h.checkDue()
 	h.checkKeys()
 	h.checkDependencies()

@@ -23,15 +23,16 @@ type page struct {
 	live  []liveTask               // those that must be somewhere in Redis
 }
 
-func readPage(ctx context.Context, q *dbsqlc.Queries, ids []protocol.ID, live bool) (*page, error) {
+func (r *run) readPage(ctx context.Context, q *dbsqlc.Queries, ids []protocol.ID) (*page, error) {
 	p := &page{byID: make(map[protocol.ID]*taskRow, len(ids)), dead: map[protocol.ID]*deadRow{}}
 	if len(ids) == 0 {
 		return p, nil
 	}
-	var err error
-	if p.tasks, err = q.VerifyTasks(ctx, pgIDs(ids)); err != nil {
+	rows, err := q.VerifyTasks(ctx, pgIDs(ids))
+	if err != nil {
 		return nil, fmt.Errorf("read tasks: %w", err)
 	}
+	p.tasks = r.keepFirst(rows)
 	dead, err := q.VerifyDead(ctx, pgIDs(ids))
 	if err != nil {
 		return nil, fmt.Errorf("read dead letters: %w", err)
@@ -46,7 +47,7 @@ func readPage(ctx context.Context, q *dbsqlc.Queries, ids []protocol.ID, live bo
 			dispatched = append(dispatched, protocol.ID(t.ID))
 		}
 	}
-	if live && len(dispatched) > 0 {
+	if r.Redis != nil && len(dispatched) > 0 {
 		p.live, err = readLive(ctx, q, dispatched)
 	}
 	return p, err

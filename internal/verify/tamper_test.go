@@ -70,7 +70,7 @@ var tamperings = map[string]tampering{
 	"illegal move":            {task: "queued", sql: fmt.Sprintf(addEvent, "task.succeeded", "succeeded"), want: "fold queued, terminal queued"},
 	"wrong previous status":   {task: "done", sql: fmt.Sprintf(event, "previous_status = 'pending'", "task.claimed"), want: "fold done"},
 	"wrong delivery":          {task: "retried", sql: fmt.Sprintf(event, "delivery = delivery + 1", "task.retry_scheduled"), want: "fold retried"},
-	"attempt goes back":       {task: "retried", sql: fmt.Sprintf(event, "attempt = 1", "task.succeeded"), want: "fold retried"},
+	"attempt goes back":       {task: "retried", sql: fmt.Sprintf(event, "attempt = 1", "task.succeeded"), want: "fold retried, runs retried"},
 	"key of an event":         {task: "held", sql: fmt.Sprintf(event, "idempotency_key = 'x'", "task.created"), want: "event held"},
 	"details missing":         {task: "tried", sql: fmt.Sprintf(event, "data = NULL", "task.reclaimed"), want: "event tried"},
 	"interruption forgotten":  {task: "tried", sql: fmt.Sprintf(event, "error_code = NULL", "task.interrupted"), want: "row tried"},
@@ -88,7 +88,7 @@ var tamperings = map[string]tampering{
 
 	// The row.
 	"state":            {task: "done", sql: "UPDATE tasks SET state = 'running', finished_at = NULL WHERE id = $1", want: "redis done, row done, terminal done"},
-	"attempt":          {task: "queued", sql: "UPDATE tasks SET attempt = 2 WHERE id = $1", want: "row queued"},
+	"attempt":          {task: "queued", sql: "UPDATE tasks SET attempt = 2 WHERE id = $1", want: "row queued, runs queued"},
 	"delivery":         {task: "queued", sql: "UPDATE tasks SET delivery = 2 WHERE id = $1", want: "redis queued, row queued"},
 	"interruptions":    {task: "tried", sql: "UPDATE tasks SET interruptions = 0 WHERE id = $1", want: "row tried"},
 	"event_seq":        {task: "done", sql: "UPDATE tasks SET event_seq = 7 WHERE id = $1", want: "seq done"},
@@ -106,6 +106,18 @@ var tamperings = map[string]tampering{
 		want: "due running"},
 	"next_retry_at in another state": {task: "queued", sql: "ALTER TABLE tasks DROP CONSTRAINT tasks_next_retry_at; UPDATE tasks SET next_retry_at = now() WHERE id = $1",
 		want: "row queued"},
+
+	// Runs.
+	"attempt left out":      {task: "retried", sql: "UPDATE event_log SET attempt = 3 WHERE task_id = $1 AND seq > 3", want: "fold retried, runs retried"},
+	"run begun twice":       {task: "retried", sql: "UPDATE event_log SET attempt = 1 WHERE task_id = $1 AND seq = 4", want: "fold retried, runs retried"},
+	"no first run":          {task: "done", sql: "UPDATE event_log SET attempt = 2 WHERE task_id = $1; UPDATE tasks SET attempt = 2 WHERE id = $1", want: "fold done, runs done"},
+	"run that nobody began": {task: "done", sql: "UPDATE tasks SET attempt = 3 WHERE id = $1", want: "row done, runs done"},
+	"attempt 0":             {task: "queued", sql: "ALTER TABLE tasks DROP CONSTRAINT tasks_attempt; UPDATE tasks SET attempt = 0 WHERE id = $1", want: "row queued, runs queued"},
+	"very many attempts":    {task: "queued", sql: "UPDATE tasks SET max_retries = 2000000000, attempt = 2000000000 WHERE id = $1", want: "row queued, runs queued"},
+	"id of two tasks": {task: "done", sql: "ALTER TABLE tasks DROP CONSTRAINT IF EXISTS tasks_pkey; INSERT INTO tasks SELECT * FROM tasks WHERE id = $1",
+		want: "runs done"},
+	"id of two tasks that ran twice": {task: "retried", sql: "ALTER TABLE tasks DROP CONSTRAINT IF EXISTS tasks_pkey; INSERT INTO tasks SELECT * FROM tasks WHERE id = $1",
+		want: "runs retried"},
 
 	// Retries.
 	"delay":                {task: "retried", sql: fmt.Sprintf(event, "backoff_delay_ms = backoff_delay_ms + 1, next_retry_at = next_retry_at + interval '1 millisecond'", "task.retry_scheduled"), want: "backoff retried"},

@@ -120,7 +120,7 @@ func (r *run) page(ctx context.Context, src source) (more bool, err error) {
 		if ids, more, err = src.next(ctx, q); err != nil {
 			return fmt.Errorf("list tasks: %w", err)
 		}
-		if p, err = readPage(ctx, q, ids, r.Redis != nil); err != nil {
+		if p, err = r.readPage(ctx, q, ids); err != nil {
 			return err
 		}
 		return r.replay(ctx, q, p, src)
@@ -132,6 +132,9 @@ func (r *run) page(ctx context.Context, src source) (more bool, err error) {
 	}
 	r.sum.Tasks += int64(len(p.tasks))
 	r.sum.DeadLetters += int64(len(p.dead))
+	if err := r.checkView(ctx, p.tasks); err != nil {
+		return false, err
+	}
 	if r.Redis != nil {
 		for _, l := range p.live {
 			r.live[l.Pair] = l

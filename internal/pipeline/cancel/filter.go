@@ -2,6 +2,7 @@ package cancel
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/penstock-dev/penstock/internal/store"
@@ -72,7 +73,7 @@ func cancellable() (out []protocol.State) {
 
 func clip(s string) string {
 	if len(s) > 64 {
-		return s[:64] + "…"
+		return strings.ToValidUTF8(s[:64], "") + "…"
 	}
 	return s
 }

@@ -295,3 +295,11 @@ func (d *Dispatcher) adapt(queue string, n int, cut bool) {
 		d.limits[queue] = next
 	}
 }
+
+// less has half as many tasks of a queue be tried next, after a batch of n came to
+// nothing: maybe it was too much for the time that there is.
+func (d *Dispatcher) less(queue string, n int) {
+	if n > 0 {
+		d.limits[queue] = max(n/2, 1)
+	}
+}

@@ -18,6 +18,7 @@ import (
 func (d *Dispatcher) dispatchDue(ctx context.Context, queue string, limit int, afterID string, tell teller) (int, error) {
 	var (
 		outboxID int64
+		locked   int
 		batch    taken
 		at       time.Time // when the entries may leave
 	)
@@ -26,28 +27,25 @@ func (d *Dispatcher) dispatchDue(ctx context.Context, queue string, limit int, a
 		batch = taken{}
 		due, cut, now, err := d.store.LockDueTasks(ctx, q, queue, ahead, limit)
 		d.adapt(queue, len(due), cut)
-		if err != nil || len(due) == 0 {
+		if locked = len(due); err != nil || locked == 0 {
 			return err
 		}
 		at = time.Now()
 		if last := due[len(due)-1].DueAt; last.After(now) {
 			at, now = at.Add(last.Sub(now)), last
 		}
-		asks, err := d.judge(ctx, q, due)
+		asks, judged, err := d.judge(ctx, q, due)
 		if err != nil {
 			return err
+		}
+		if due = due[:judged]; judged < locked {
+			d.adapt(queue, judged, true)
 		}
 		if err := d.take(&batch, due, asks, now); err != nil {
 			return err
 		}
-		if err := d.store.Save(ctx, q, batch.changed, batch.events); err != nil {
+		if err := d.save(ctx, q, &batch); err != nil || len(batch.entries) == 0 {
 			return err
-		}
-		if err := store.AskAll(ctx, q, batch.asks); err != nil {
-			return err
-		}
-		if len(batch.entries) == 0 {
-			return nil
 		}
 		if err := tell(ctx, q, dependants(due, batch.entries)); err != nil {
 			return err
@@ -58,6 +56,9 @@ func (d *Dispatcher) dispatchDue(ctx context.Context, queue string, limit int, a
 		crashpoint.Here("dispatch.locked")
 		return err
 	})
+	if err != nil {
+		d.less(queue, locked)
+	}
 	if err == nil && len(batch.expired) > 0 && d.expired != nil {
 		d.expired(batch.expired)
 	}
@@ -72,6 +73,14 @@ func (d *Dispatcher) dispatchDue(ctx context.Context, queue string, limit int, a
 		d.Send(ctx, outboxID, queue, batch.entries)
 	}
 	return len(batch.changed), nil
+}
+
+// save stores what became of tasks.
+func (d *Dispatcher) save(ctx context.Context, q *dbsqlc.Queries, b *taken) error {
+	if err := d.store.Save(ctx, q, b.changed, b.events); err != nil {
+		return err
+	}
+	return store.AskAll(ctx, q, b.asks)
 }
 
 // taken is what becomes of the due tasks of one transaction.

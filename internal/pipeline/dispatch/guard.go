@@ -3,6 +3,8 @@ package dispatch
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/penstock-dev/penstock/internal/guard"
 	"github.com/penstock-dev/penstock/internal/store"
@@ -11,39 +13,51 @@ import (
 	"github.com/penstock-dev/penstock/protocol"
 )
 
+// judgeLimit is how long the tasks of one transaction are judged, so that queues
+// whose rules take long hold up others for a moment only. Those that were not
+// judged stay due. One task takes 10 s at most.
+const judgeLimit = 500 * time.Millisecond
+
 // judge asks the guard about tasks that were not dispatched yet: rules may have
 // been saved since they were enqueued, they may have been rescheduled, and some
 // come from a schedule or a dead letter. What was approved in the form that a
-// task has now is not asked again.
-func (d *Dispatcher) judge(ctx context.Context, q *dbsqlc.Queries, due []*store.Due) (map[protocol.ID][]*store.Ask, error) {
-	var fresh []*store.Due
-	for _, t := range due {
-		if t.State == protocol.StatePending {
-			fresh = append(fresh, t)
-		}
-	}
-	if len(fresh) == 0 {
-		return nil, nil
+// task has now is not asked again. n is how many tasks, from the first, there was
+// time for.
+func (d *Dispatcher) judge(ctx context.Context, q *dbsqlc.Queries, due []*store.Due) (asks map[protocol.ID][]*store.Ask, n int, err error) {
+	if !slices.ContainsFunc(due, isFresh) {
+		return nil, len(due), nil
 	}
 	rules, err := d.rules.Current(ctx, q)
 	if err != nil || rules.Empty() {
-		return nil, err
+		return nil, len(due), err
 	}
 	findings := map[protocol.ID][]guard.Finding{}
 	var ids []pgid.ID
-	for _, t := range fresh {
+	for end := time.Now().Add(judgeLimit); n < len(due) && (n == 0 || time.Now().Before(end)); n++ {
+		t := due[n]
+		if !isFresh(t) {
+			continue
+		}
 		if f := rules.Judge(subject(t)); len(f) > 0 {
 			findings[t.ID] = f
 			ids = append(ids, pgid.ID(t.ID))
 		}
 	}
 	if len(ids) == 0 {
-		return nil, nil
+		return nil, n, nil
 	}
 	rows, err := q.ApprovedDigests(ctx, ids)
 	if err != nil {
-		return nil, fmt.Errorf("read what was approved of %d tasks: %w", len(ids), err)
+		return nil, n, fmt.Errorf("read what was approved of %d tasks: %w", len(ids), err)
 	}
+	return open(findings, rows), n, nil
+}
+
+// isFresh tells tasks that were not dispatched yet.
+func isFresh(t *store.Due) bool { return t.State == protocol.StatePending }
+
+// open are the requests about what was not approved.
+func open(findings map[protocol.ID][]guard.Finding, rows []*dbsqlc.ApprovedDigestsRow) map[protocol.ID][]*store.Ask {
 	type approved struct {
 		task   protocol.ID
 		digest string
@@ -60,7 +74,7 @@ func (d *Dispatcher) judge(ctx context.Context, q *dbsqlc.Queries, due []*store.
 			}
 		}
 	}
-	return asks, nil
+	return asks
 }
 
 // subject is what rules see of a due task.

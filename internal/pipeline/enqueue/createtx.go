@@ -27,7 +27,8 @@ const createTries = 5
 // CreateTx stores requests in a transaction of the caller's and returns their
 // tasks in order. They have no idempotency key and go through Postgres: they
 // are pending, due at their time or at once, so that whoever dispatches them
-// asks the guard. After the commit the caller wakes the dispatcher. Errors:
+// asks the guard. Their tenants' names are nobody else's idempotency scopes from
+// then on. After the commit the caller wakes the dispatcher. Errors:
 // TASK_INPUT_INVALID of the first request that is wrong, TASK_DUPLICATE if an
 // id is taken; or Postgres'. The transaction must be rolled back then.
 func (s *Stage) CreateTx(ctx context.Context, q *dbsqlc.Queries, rs []*Request) ([]*dbsqlc.Task, error) {
@@ -47,6 +48,13 @@ func (s *Stage) CreateTx(ctx context.Context, q *dbsqlc.Queries, rs []*Request) 
 	if len(items) == 0 {
 		return nil, nil
 	}
+	old := newHits()
+	if err := old.findStale(ctx, q, items); err != nil {
+		return nil, err
+	}
+	if err := s.tenants.note(ctx, q, items); err != nil {
+		return nil, err
+	}
 	created, err := s.insertUnjudged(ctx, q, s.params(items, lanes, nil))
 	if err != nil {
 		return nil, err
@@ -55,7 +63,7 @@ func (s *Stage) CreateTx(ctx context.Context, q *dbsqlc.Queries, rs []*Request) 
 	changed := map[string]*changedBy{}
 	for i, it := range items {
 		row := created[it.id]
-		if row == nil {
+		if row == nil || old.lost[it] {
 			return nil, protocol.Errorf(protocol.CodeDuplicate, "task_id", "another task has the id %s: use another one", it.taskID())
 		}
 		out[i] = it.row(row)

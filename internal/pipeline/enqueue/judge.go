@@ -22,7 +22,7 @@ const judgeTries = 10
 // judged calls store with the revision of the rules that it judged the items by,
 // again if they changed meanwhile: a task is stored only if it was judged by the
 // rules in force. store returns ErrRulesChanged where it stored nothing because
-// of that.
+// of that. No transaction is open while rules are evaluated.
 func (s *Stage) judged(ctx context.Context, items []*item, store func(revision int64) error) error {
 	rules := s.o.Rules.Known()
 	for range judgeTries {
@@ -99,9 +99,8 @@ func (s *Stage) ask(ctx context.Context, q *dbsqlc.Queries, items []*item, creat
 			continue
 		}
 		ids = append(ids, it.id)
-		subject := it.subject(row.StartAt.Time)
 		for _, f := range it.findings {
-			f.Digest = subject.Digest(protocol.ApprovalGuard, f.Rule.Name, f.Rule.Revision)
+			f.StartAt(row.StartAt.Time)
 			asks = append(asks, f.Ask(it.id))
 		}
 	}

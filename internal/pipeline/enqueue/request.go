@@ -5,6 +5,7 @@ package enqueue
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -356,7 +357,7 @@ func text(field, s string) error {
 
 func clip(s string) string {
 	if len(s) > 64 {
-		return s[:64] + "…"
+		return strings.ToValidUTF8(s[:64], "") + "…"
 	}
 	return s
 }

@@ -161,6 +161,9 @@ func (r *Reconciler) tryAgree(ctx context.Context) (a agreement, err error) {
 		return a, err
 	}
 	kind, why := a.find()
+	if last := r.lastSeen(); kind == "" && a.row.ID != nil && a.redis.ID == last.ID && a.redis.Generation < last.Generation {
+		kind, why = GenerationBehind, fmt.Sprintf("Redis went back: it knows generation %d, and this orchestrator has seen %d", a.redis.Generation, last.Generation)
+	}
 	if gone := within(groups, a.redis.ID); kind == "" && len(gone) > 0 && a.row.ID != nil {
 		kind, why = GroupMissing, fmt.Sprintf("the group of %s was missing", strings.Join(gone, " and of "))
 	}
@@ -226,15 +229,15 @@ func note(ctx context.Context, q *dbsqlc.Queries, kind Loss, why string, v view)
 // tell writes the generation to Redis. If Redis can't take it now, the
 // generation is never confirmed, and nothing is complete until one was.
 func (r *Reconciler) tell(ctx context.Context, a *agreement) error {
-	told, err := r.o.Redis.RaiseGeneration(ctx, a.redis.ID, a.generation)
+	told, err := r.o.Redis.RaiseGeneration(ctx, a.redis.ID, a.redis.Generation, a.generation)
 	if err != nil {
 		r.o.Log.Warn("generation not written to Redis", "generation", a.generation, "error", err)
 		return nil
 	}
 	if !told {
-		return errors.New("at this moment Redis began another epoch")
+		return errors.New("at this moment Redis began another epoch, or went back")
 	}
-	a.told = true
+	a.told, a.redis.Generation = true, max(a.redis.Generation, a.generation)
 	id, err := protocol.ParseID(a.redis.ID)
 	if err != nil {
 		return err

@@ -283,3 +283,25 @@ func later() *enqueue.Request {
 	q.ScheduleType, q.DelayMS = "delay", time.Hour.Milliseconds()
 	return q
 }
+
+// Redis went back to before a generation that an orchestrator has seen and that
+// nobody has confirmed yet: that is a loss, too.
+func TestWentBackToBeforeWhatWasSeen(t *testing.T) {
+	t.Parallel()
+	r := all(t, testkit.NewStores(t))
+	for range 3 {
+		round(t, r)
+	}
+	complete(t, r)
+	if _, err := r.DB.Exec(t.Context(), "UPDATE redis_epoch SET confirmed = 1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Raw.HSet(t.Context(), "penstock:epoch", "generation", 1).Err(); err != nil {
+		t.Fatal(err)
+	}
+	round(t, r)
+	complete(t, r)
+	if got := told(t, r); len(got) != 2 || got[0] != "found generation_behind" {
+		t.Errorf("told %q", got)
+	}
+}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
-	"github.com/penstock-dev/penstock/internal/store/pgid"
 	"github.com/penstock-dev/penstock/internal/streams"
 	"github.com/penstock-dev/penstock/protocol"
 )
@@ -147,27 +146,22 @@ func planEpoch(v view) PlanEpoch {
 // planRestored lists the tasks that get a new delivery because Postgres went
 // back.
 func (r *Reconciler) planRestored(ctx context.Context, p *Plan, floor int64, before time.Time) error {
-	var after pgid.ID
-	for {
-		rows, err := r.o.Store.BelowFloor(ctx, dbsqlc.BelowFloorParams{Floor: floor, Before: before, AfterID: after, MaxRows: chunk})
-		if err != nil {
-			return fmt.Errorf("read live tasks: %w", err)
-		}
+	return r.eachBelow(ctx, live, floor, before, func(rows []*dbsqlc.BelowFloorRow) error {
 		for _, t := range rows {
-			after = t.ID
 			action := "redispatch under a raised delivery"
-			if protocol.State(t.State) == protocol.StateRunning {
+			switch {
+			case t.State == string(protocol.StateRunning):
 				action = "interrupt and " + action
+			case slices.Contains(undispatched, t.State):
+				action = "raise the delivery; the state stays"
 			}
 			p.Tasks = append(p.Tasks, PlanTask{
 				ID: protocol.ID(t.ID).String(), Queue: t.Queue, State: protocol.State(t.State), Delivery: t.Delivery,
 				Missing: "Postgres was restored: Redis may hold deliveries that it has forgotten", Action: action,
 			})
 		}
-		if len(rows) < chunk {
-			return nil
-		}
-	}
+		return nil
+	})
 }
 
 // planMissing lists the tasks that are nowhere, as a pass would find them.

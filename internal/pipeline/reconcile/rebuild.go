@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/penstock-dev/penstock/internal/crashpoint"
-	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 	"github.com/penstock-dev/penstock/internal/streams"
@@ -144,41 +143,6 @@ func (r *Reconciler) waitForClaims(ctx context.Context, a agreement) error {
 		left = time.Until(end)
 	}
 	return nil
-}
-
-// restored gives the live tasks from before a time deliveries that nothing in
-// Redis can have. Outcomes that are there already are applied before: those of
-// the delivery that a task still has are honest.
-func (r *Reconciler) restored(ctx context.Context, floor int64, before time.Time) error {
-	if err := r.waitApplied(ctx); err != nil {
-		return err
-	}
-	var after pgid.ID
-	for {
-		rows, err := r.o.Store.BelowFloor(ctx, dbsqlc.BelowFloorParams{Floor: floor, Before: before, AfterID: after, MaxRows: chunk})
-		if err != nil {
-			return fmt.Errorf("read live tasks: %w", err)
-		}
-		if len(rows) == 0 {
-			r.o.Wake(time.Now())
-			return nil
-		}
-		ids := make([]protocol.ID, len(rows))
-		for i, t := range rows {
-			ids[i], after = protocol.ID(t.ID), t.ID
-		}
-		if err := r.raise(ctx, ids, floor); err != nil {
-			return err
-		}
-	}
-}
-
-func (r *Reconciler) raise(ctx context.Context, ids []protocol.ID, floor int64) error {
-	return r.decide(ctx, ids, func(now time.Time, t *store.Locked) ([]*protocol.Event, bool) {
-		env := r.o.Env
-		env.Now = now
-		return t.Restored(env, floor, "Postgres was restored from before what Redis holds")
-	})
 }
 
 // errChanged: what was rebuilt is not what Redis holds now.

@@ -336,7 +336,7 @@ func (r *Reconciler) repair(ctx context.Context, missing []candidate) (absent in
 }
 
 // decide locks tasks, lets fn decide about each, stores what it changed, and
-// tells of it. A loss that is being made good for counts it.
+// tells of it. A loss that is being made good for counts what was dispatched.
 func (r *Reconciler) decide(ctx context.Context, ids []protocol.ID, fn func(now time.Time, t *store.Locked) ([]*protocol.Event, bool)) error {
 	var redispatched, interrupted int64
 	var dead bool
@@ -350,9 +350,11 @@ func (r *Reconciler) decide(ctx context.Context, ids []protocol.ID, fn func(now 
 					continue
 				}
 				changed, events = append(changed, t), append(events, ev...)
-				if was == protocol.StateRunning {
+				switch was {
+				case protocol.StatePending, protocol.StateWaitingApproval: // raised, see restored
+				case protocol.StateRunning:
 					interrupted++
-				} else {
+				default:
 					redispatched++
 				}
 				dead = dead || t.State == protocol.StateDLQPending

@@ -263,14 +263,8 @@ func (s *Stage) Trigger(ctx context.Context, tenant, name, taskID, principal str
 			return notFound(err, name)
 		}
 		b.now = r.Now
-		if taskID != "" {
-			id, _ := protocol.ResolveTaskID(r.Schedule.Tenant, taskID, r.Now)
-			if known, err := q.FireOfTask(ctx, row.ID, pgid.ID(id)); err != nil || len(known) > 0 {
-				if err == nil {
-					f = known[0]
-				}
-				return err
-			}
+		if f, err = fireOf(ctx, q, &r.Schedule, taskID); err != nil || f != nil {
+			return err
 		}
 		if f, err = s.trigger(ctx, q, b, &r.Schedule, taskID, principal); err != nil {
 			return err
@@ -290,6 +284,29 @@ func (s *Stage) Trigger(ctx context.Context, tenant, name, taskID, principal str
 		}
 	}
 	return f, task, nil
+}
+
+// fireOf finds the fire that a call with the same id made, or nil. A UUIDv7 is
+// looked up as a name and as it is: which of the two it was stored as depends on
+// how old it was then.
+func fireOf(ctx context.Context, q *dbsqlc.Queries, r *dbsqlc.Schedule, taskID string) (*dbsqlc.ScheduleFire, error) {
+	if taskID == "" {
+		return nil, nil
+	}
+	ids := []protocol.ID{protocol.NameID(r.Tenant, taskID)}
+	if id, err := protocol.ParseID(taskID); err == nil && id.Version() == 7 {
+		ids = append(ids, id)
+	}
+	for _, id := range ids {
+		known, err := q.FireOfTask(ctx, r.ID, pgid.ID(id))
+		if err != nil {
+			return nil, fmt.Errorf("look for the fire of task %s: %w", id, err)
+		}
+		if len(known) > 0 {
+			return known[0], nil
+		}
+	}
+	return nil, nil
 }
 
 func (s *Stage) trigger(ctx context.Context, q *dbsqlc.Queries, b *batch, r *dbsqlc.Schedule, taskID, principal string) (*dbsqlc.ScheduleFire, error) {

@@ -14,14 +14,16 @@ import (
 )
 
 const belowFloor = `-- name: BelowFloor :many
-SELECT t.id, t.queue, t.state, t.delivery FROM tasks t
-WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled') AND t.state IN ('pending', 'queued', 'running', 'retrying', 'interrupted')
-    AND t.delivery < $1::bigint AND t.created_at <= $2::timestamptz AND t.queue <> 'internal-jobs'
-    AND (t.state <> 'pending' OR t.due_at <= clock_timestamp()) AND t.id > $3::uuid
-ORDER BY t.id LIMIT $4::int
+SELECT b.id, b.queue, b.state, b.delivery FROM unnest($1::text[]) AS s(state) CROSS JOIN LATERAL (
+    SELECT t.id, t.queue, t.state, t.delivery FROM tasks t
+    WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled') AND t.state = s.state AND t.delivery < $2::bigint
+        AND t.created_at <= $3::timestamptz AND t.queue <> 'internal-jobs' AND t.id > $4::uuid
+    ORDER BY t.id LIMIT $5::int) b
+ORDER BY b.id LIMIT $5::int
 `
 
 type BelowFloorParams struct {
+	States  []string
 	Floor   int64
 	Before  time.Time
 	AfterID pgid.ID
@@ -35,10 +37,12 @@ type BelowFloorRow struct {
 	Delivery int64
 }
 
-// The next live tasks from before a time whose delivery is below a floor; not
-// those that have never been due.
+// The next live tasks in these states from before a time whose delivery is below
+// a floor, in id order. All states are looked at in one snapshot, so that a task
+// that moves is not missed, but each by itself, as the index has them in order.
 func (q *Queries) BelowFloor(ctx context.Context, arg BelowFloorParams) ([]*BelowFloorRow, error) {
 	rows, err := q.db.Query(ctx, belowFloor,
+		arg.States,
 		arg.Floor,
 		arg.Before,
 		arg.AfterID,
@@ -393,8 +397,8 @@ UPDATE redis_epoch SET
             OR ($2 AND floor IS NULL AND (lost = 'group_missing' OR lost_epoch <> $4::text))
         THEN clock_timestamp() ELSE lost_at END,
     lost_epoch = $4,
-    floor = CASE WHEN $1 THEN $5::bigint + (
-        SELECT COALESCE(max(t.delivery), 0) FROM tasks t WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled')) ELSE floor END,
+    floor = CASE WHEN $1 THEN greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint, $5::bigint + (
+        SELECT COALESCE(max(t.delivery), 0) FROM tasks t WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled'))) ELSE floor END,
     cluster = CASE WHEN $1 THEN $6::text ELSE cluster END
 `
 
@@ -410,7 +414,9 @@ type SetLostParams struct {
 // Notes a loss that is to be made good for. One that is noted already goes on,
 // unless Postgres went back, which takes more. If everything (renews) was lost
 // in another epoch meanwhile, its time begins anew, so that workers have theirs;
-// not while Postgres is made good for, which goes by the first time.
+// not while Postgres is made good for, which goes by the first time. The floor is
+// not below the clock in milliseconds: one backup may be restored twice, and the
+// times after must not share deliveries either.
 func (q *Queries) SetLost(ctx context.Context, arg SetLostParams) error {
 	_, err := q.db.Exec(ctx, setLost,
 		arg.Restored,

@@ -182,6 +182,66 @@ func (q *Queries) VerifyDead(ctx context.Context, ids []pgid.ID) ([]*VerifyDeadR
 	return items, nil
 }
 
+const verifyEffectUsers = `-- name: VerifyEffectUsers :many
+SELECT e.scope, e.key, e.name, e.state, COALESCE(e.resolution, '')::text AS resolution,
+    (SELECT count(*) FROM (SELECT unnest(e.users) AS id) u JOIN tasks t ON t.id = u.id
+        WHERE CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN t.tenant ELSE t.idempotency_scope END <> e.scope
+            OR CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN 't:' ELSE 'k:' END || COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text) <> e.key) AS strangers
+FROM effects e
+WHERE (e.scope, e.key, e.name) > ($1::text, $2::text, $3::text)
+ORDER BY e.scope, e.key, e.name LIMIT $4::int
+`
+
+type VerifyEffectUsersParams struct {
+	AfterScope string
+	AfterKey   string
+	AfterName  string
+	MaxRows    int32
+}
+
+type VerifyEffectUsersRow struct {
+	Scope      string
+	Key        string
+	Name       string
+	State      string
+	Resolution string
+	Strangers  int64
+}
+
+// The next effects, with how many of the tasks that were given each have another
+// key.
+func (q *Queries) VerifyEffectUsers(ctx context.Context, arg VerifyEffectUsersParams) ([]*VerifyEffectUsersRow, error) {
+	rows, err := q.db.Query(ctx, verifyEffectUsers,
+		arg.AfterScope,
+		arg.AfterKey,
+		arg.AfterName,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*VerifyEffectUsersRow
+	for rows.Next() {
+		var i VerifyEffectUsersRow
+		if err := rows.Scan(
+			&i.Scope,
+			&i.Key,
+			&i.Name,
+			&i.State,
+			&i.Resolution,
+			&i.Strangers,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const verifyEntries = `-- name: VerifyEntries :many
 SELECT d.dlq_id, d.status, d.entry_id FROM (SELECT unnest($1::uuid[]) AS id) u JOIN dlq_items d ON d.dlq_id = u.id
 `
@@ -700,6 +760,54 @@ func (q *Queries) VerifyRequeues(ctx context.Context, arg VerifyRequeuesParams) 
 			&i.TaskRemoved,
 			&i.OriginDlqID,
 			&i.Events,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const verifyRuns = `-- name: VerifyRuns :many
+SELECT t.id, t.name, t.attempt, r.runs, r.attempts, r.keys
+FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id CROSS JOIN LATERAL (
+    SELECT count(*) AS runs, count(DISTINCT v.attempt) FILTER (WHERE v.attempt BETWEEN 1 AND t.attempt) AS attempts,
+        count(DISTINCT v.idempotency_key) FILTER (WHERE v.idempotency_key = t.id::text || ':' || (v.attempt - 1)) AS keys
+    FROM task_runs v WHERE v.task_id = t.id) r
+WHERE r.runs <> t.attempt OR r.attempts <> t.attempt OR r.keys <> t.attempt OR t.attempt < 1
+`
+
+type VerifyRunsRow struct {
+	ID       pgid.ID
+	Name     *string
+	Attempt  int32
+	Runs     int64
+	Attempts int64
+	Keys     int64
+}
+
+// Those of the tasks whose runs, as the view shows them, are not one for each
+// attempt from 1 on, each with an execution key of its own. The key begins with
+// the task's id: what differs within each task differs everywhere.
+func (q *Queries) VerifyRuns(ctx context.Context, ids []pgid.ID) ([]*VerifyRunsRow, error) {
+	rows, err := q.db.Query(ctx, verifyRuns, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*VerifyRunsRow
+	for rows.Next() {
+		var i VerifyRunsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.Attempt,
+			&i.Runs,
+			&i.Attempts,
+			&i.Keys,
 		); err != nil {
 			return nil, err
 		}

@@ -11,7 +11,9 @@ UPDATE redis_epoch SET generation = greatest(generation, sqlc.arg(seen)::bigint)
 -- Notes a loss that is to be made good for. One that is noted already goes on,
 -- unless Postgres went back, which takes more. If everything (renews) was lost
 -- in another epoch meanwhile, its time begins anew, so that workers have theirs;
--- not while Postgres is made good for, which goes by the first time.
+-- not while Postgres is made good for, which goes by the first time. The floor is
+-- not below the clock in milliseconds: one backup may be restored twice, and the
+-- times after must not share deliveries either.
 UPDATE redis_epoch SET
     lost = CASE WHEN lost IS NULL OR sqlc.arg(restored)::boolean OR (lost = 'group_missing' AND sqlc.arg(renews)::boolean)
         THEN sqlc.arg(kind)::text ELSE lost END,
@@ -19,8 +21,8 @@ UPDATE redis_epoch SET
             OR (sqlc.arg(renews) AND floor IS NULL AND (lost = 'group_missing' OR lost_epoch <> sqlc.arg(epoch)::text))
         THEN clock_timestamp() ELSE lost_at END,
     lost_epoch = sqlc.arg(epoch),
-    floor = CASE WHEN sqlc.arg(restored) THEN sqlc.arg(jump)::bigint + (
-        SELECT COALESCE(max(t.delivery), 0) FROM tasks t WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled')) ELSE floor END,
+    floor = CASE WHEN sqlc.arg(restored) THEN greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint, sqlc.arg(jump)::bigint + (
+        SELECT COALESCE(max(t.delivery), 0) FROM tasks t WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled'))) ELSE floor END,
     cluster = CASE WHEN sqlc.arg(restored) THEN sqlc.arg(cluster)::text ELSE cluster END;
 
 -- name: CountLoss :exec
@@ -58,13 +60,15 @@ FROM closed c;
 SELECT ((pg_control_system()).system_identifier::text || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::text AS cluster;
 
 -- name: BelowFloor :many
--- The next live tasks from before a time whose delivery is below a floor; not
--- those that have never been due.
-SELECT t.id, t.queue, t.state, t.delivery FROM tasks t
-WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled') AND t.state IN ('pending', 'queued', 'running', 'retrying', 'interrupted')
-    AND t.delivery < sqlc.arg(floor)::bigint AND t.created_at <= sqlc.arg(before)::timestamptz AND t.queue <> 'internal-jobs'
-    AND (t.state <> 'pending' OR t.due_at <= clock_timestamp()) AND t.id > sqlc.arg(after_id)::uuid
-ORDER BY t.id LIMIT sqlc.arg(max_rows)::int;
+-- The next live tasks in these states from before a time whose delivery is below
+-- a floor, in id order. All states are looked at in one snapshot, so that a task
+-- that moves is not missed, but each by itself, as the index has them in order.
+SELECT b.id, b.queue, b.state, b.delivery FROM unnest(sqlc.arg(states)::text[]) AS s(state) CROSS JOIN LATERAL (
+    SELECT t.id, t.queue, t.state, t.delivery FROM tasks t
+    WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled') AND t.state = s.state AND t.delivery < sqlc.arg(floor)::bigint
+        AND t.created_at <= sqlc.arg(before)::timestamptz AND t.queue <> 'internal-jobs' AND t.id > sqlc.arg(after_id)::uuid
+    ORDER BY t.id LIMIT sqlc.arg(max_rows)::int) b
+ORDER BY b.id LIMIT sqlc.arg(max_rows)::int;
 
 -- name: CurrentDeliveries :many
 -- The deliveries of these tasks that may be in their stream.

@@ -116,3 +116,25 @@ SELECT f.schedule_id, f.fire_at, f.task_id, s.tenant, s.name, (t.id IS NOT NULL)
 FROM schedule_fires f JOIN schedules s ON s.id = f.schedule_id LEFT JOIN tasks t ON t.id = f.task_id
 WHERE f.task_id IS NOT NULL AND (f.schedule_id, f.fire_at) > (sqlc.arg(after_id)::uuid, sqlc.arg(after_at)::timestamptz)
 ORDER BY f.schedule_id, f.fire_at LIMIT sqlc.arg(max_rows)::int;
+
+-- name: VerifyRuns :many
+-- Those of the tasks whose runs, as the view shows them, are not one for each
+-- attempt from 1 on, each with an execution key of its own. The key begins with
+-- the task's id: what differs within each task differs everywhere.
+SELECT t.id, t.name, t.attempt, r.runs, r.attempts, r.keys
+FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN tasks t ON t.id = u.id CROSS JOIN LATERAL (
+    SELECT count(*) AS runs, count(DISTINCT v.attempt) FILTER (WHERE v.attempt BETWEEN 1 AND t.attempt) AS attempts,
+        count(DISTINCT v.idempotency_key) FILTER (WHERE v.idempotency_key = t.id::text || ':' || (v.attempt - 1)) AS keys
+    FROM task_runs v WHERE v.task_id = t.id) r
+WHERE r.runs <> t.attempt OR r.attempts <> t.attempt OR r.keys <> t.attempt OR t.attempt < 1;
+
+-- name: VerifyEffectUsers :many
+-- The next effects, with how many of the tasks that were given each have another
+-- key.
+SELECT e.scope, e.key, e.name, e.state, COALESCE(e.resolution, '')::text AS resolution,
+    (SELECT count(*) FROM (SELECT unnest(e.users) AS id) u JOIN tasks t ON t.id = u.id
+        WHERE CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN t.tenant ELSE t.idempotency_scope END <> e.scope
+            OR CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN 't:' ELSE 'k:' END || COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text) <> e.key) AS strangers
+FROM effects e
+WHERE (e.scope, e.key, e.name) > (sqlc.arg(after_scope)::text, sqlc.arg(after_key)::text, sqlc.arg(after_name)::text)
+ORDER BY e.scope, e.key, e.name LIMIT sqlc.arg(max_rows)::int;
