@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/penstock-dev/penstock/internal/execute"
 	"github.com/penstock-dev/penstock/task"
@@ -134,7 +135,7 @@ func clip(s string) string {
 	if len(s) <= most {
 		return s
 	}
-	return s[:most] + "…"
+	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
 // Fails reports whether the plan chooses the execution. It depends on the

@@ -145,6 +145,7 @@ func TestBadCalls(t *testing.T) {
 		{"POST", jobs + "/" + job + "/run?force_fail=true&transient_fail=true", "", 400, "", "exclude each other"},
 		{"POST", jobs + "/" + job + "/run?force_fail=1", "", 400, "force_fail", "true or false"},
 		{"POST", jobs + "/" + job + "/run?force_fail", "", 400, "force_fail", "true or false"},
+		{"POST", jobs + "/" + job + "/run?a%ffb" + strings.Repeat("%e7%94%b2", 30), "", 400, "ab甲甲甲甲甲甲甲甲甲甲甲甲甲甲甲甲甲甲甲甲…", "no parameter"},
 		{"POST", jobs + "/" + job + "/run?transient_fail=true&transient_fail=true", "", 400, "transient_fail", "once"},
 		{"POST", jobs + "/" + job + "/run?fail=true", "", 400, "fail", "no parameter"},
 		{"POST", jobs + "/" + job + "/run?succeed=true", "", 400, "succeed", "no parameter"},

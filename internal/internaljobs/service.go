@@ -142,7 +142,7 @@ func bad(field, format string, args ...any) error {
 // clip shortens a caller's text for an error.
 func clip(s string) string {
 	if len(s) > 64 {
-		return s[:64] + "…"
+		s = s[:64] + "…"
 	}
-	return s
+	return strings.ToValidUTF8(s, "")
 }
