@@ -20,6 +20,10 @@ const (
 	// do the same (recovery.timeout_grace).
 	timeoutGrace = 5 * time.Second
 	lookInterval = 50 * time.Millisecond
+	// minLeaseTimeout is the least that a renewal waits for Redis, which may be
+	// slow. Usually that is a sixth of the visibility timeout: two connections that
+	// go silent, one after the other, cost no lease.
+	minLeaseTimeout = 500 * time.Millisecond
 )
 
 // keepLeases renews the leases of running entries, reports the claims of long

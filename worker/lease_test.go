@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/penstock-dev/penstock/internal/chaosproxy"
 	"github.com/penstock-dev/penstock/internal/testkit"
 	"github.com/penstock-dev/penstock/protocol"
 	"github.com/penstock-dev/penstock/task"
@@ -36,6 +37,44 @@ func TestALongTaskKeepsItsLease(t *testing.T) {
 		t.Errorf("%s, delivery %d, %d executions; want one execution", got.State, got.Delivery, calls.Load())
 	}
 	b.wantEvents(id, "task.created", "task.claimed", "task.succeeded")
+}
+
+// A connection that goes silent in the middle of a renewal costs no lease: the
+// worker gives it up in time to renew on another.
+func TestSilentConnectionCostsNoLease(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"xpending", "xclaim"} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			const visible = 3 * time.Second
+			b := setup(t, visibility(visible))
+			proxy := chaosproxy.Redis(t, b.RedisURL)
+			var calls atomic.Int32
+			silent := make(chan struct{})
+			behind := b.Stores
+			behind.RedisURL = proxy.URL
+			behind.StartWorker(t, worker.Options{VisibilityTimeout: visible}, func(w *worker.Worker) {
+				w.HandleRaw("t", func(ctx context.Context, _ *task.Raw) (json.RawMessage, error) {
+					calls.Add(1)
+					<-silent
+					select { // the work of the task: long enough for a lease that was not renewed to be taken
+					case <-time.After(2 * visible):
+						return nil, nil
+					case <-ctx.Done():
+						return nil, context.Cause(ctx)
+					}
+				})
+			})
+			id := b.enqueue(task.Request{})
+			b.waitState(id, protocol.StateRunning)
+			<-proxy.Lose(chaosproxy.Rule{Match: chaosproxy.Has(command), Silent: true})
+			close(silent)
+			if got := b.wait(id); got.State != "succeeded" || got.Delivery != 1 || calls.Load() != 1 {
+				t.Errorf("%s, delivery %d, %d executions; want one execution", got.State, got.Delivery, calls.Load())
+			}
+			b.wantEvents(id, "task.created", "task.claimed", "task.succeeded")
+		})
+	}
 }
 
 func TestLostLeaseCancelsTheHandlerAndItsOutcomeIsRefused(t *testing.T) {

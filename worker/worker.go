@@ -299,7 +299,9 @@ func (w *Worker) Run(ctx context.Context) error {
 		}()
 	}
 	var err error
-	if w.redis, err = streams.New(streams.Options{URL: w.o.RedisURL, Readers: len(w.o.Queues), Name: "worker", Log: w.o.Log}); err != nil {
+	if w.redis, err = streams.New(streams.Options{
+		URL: w.o.RedisURL, Readers: len(w.o.Queues), Name: "worker", Log: w.o.Log, LeaseTimeout: max(w.o.VisibilityTimeout/6, minLeaseTimeout),
+	}); err != nil {
 		return fmt.Errorf("worker: %w", err)
 	}
 	defer func() { _ = w.redis.Close() }()

@@ -35,7 +35,8 @@ var losable = []struct {
 	{"the answer to an enqueue", "http", false, chaosproxy.Has("EnqueueBatch")},
 }
 
-// loseReply loses replies, or cuts a pipeline off after some commands.
+// loseReply loses replies, with the end of the connection or without one, or cuts
+// a pipeline off after some commands.
 func loseReply(h *harness, ctx context.Context, r *rand.Rand) error {
 	for ctx.Err() == nil {
 		l := losable[r.IntN(len(losable))]
@@ -45,11 +46,15 @@ func loseReply(h *harness, ctx context.Context, r *rand.Rand) error {
 		}
 		s := slots[r.IntN(len(slots))]
 		rule := chaosproxy.Rule{Match: l.match, Forward: -1, Times: 1 + r.IntN(2)}
-		if l.proxy == "redis" && r.IntN(4) == 0 {
+		switch {
+		case l.proxy != "redis":
+		case r.IntN(4) == 0:
 			rule.Forward = r.IntN(4)
+		case r.IntN(4) == 0:
+			rule.Silent = true
 		}
 		if h.loses(ctx, s.proxies[l.proxy], rule) {
-			h.note("lost-reply", "%s of %s, forward %d, %d times", l.name, s.name, rule.Forward, rule.Times)
+			h.note("lost-reply", "%s of %s, forward %d, silent %t, %d times", l.name, s.name, rule.Forward, rule.Silent, rule.Times)
 			return nil
 		}
 	}

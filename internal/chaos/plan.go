@@ -36,7 +36,7 @@ func faults() []*fault {
 		{"redis-restart", 12, "Redis stopped and started again with its data", false, false, redisRestart},
 		{"redis-empty", 8, "Redis killed and started again empty", false, false, redisEmpty},
 		{"postgres-restart", 22, "Postgres stopped at once (SIGQUIT) and started again", false, false, postgresRestart},
-		{"lost-reply", 130, "a command reaches Redis, Postgres or an orchestrator, and its reply is lost, or the connection ends in the middle of a pipeline", false, false, loseReply},
+		{"lost-reply", 130, "a command reaches Redis, Postgres or an orchestrator, and its reply is lost: the connection ends, goes silent, or ends in the middle of a pipeline", false, false, loseReply},
 		{"cut", 60, "all connections of a process to a store are cut, for up to a second", false, false, cut},
 		{"delay", 20, "all replies of a store to a process are late", false, false, delay},
 		{"steal", 40, "the lease of a healthy worker is claimed by a stranger: half of them while the receiver of an effect has its call", false, false, steal},

@@ -3,7 +3,9 @@ package chaosproxy
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"net"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -19,6 +21,7 @@ type conn struct {
 	mu      sync.Mutex
 	rule    *active // applies to this connection: its replies are lost
 	matched int
+	waits   bool   // the client sent fewer commands than the rule forwards
 	lost    []byte // replies that were lost
 	probes  int    // probes under way
 }
@@ -42,7 +45,7 @@ func (c *conn) requests() {
 	chunk := make([]byte, 64<<10)
 	first := true
 	for {
-		n, err := c.client.Read(chunk)
+		n, err := c.read(chunk)
 		buf = append(buf, chunk[:n]...)
 		for {
 			l := c.protocol.next(buf, first)
@@ -61,6 +64,46 @@ func (c *conn) requests() {
 	}
 }
 
+// patience is how long a client that a rule applies to may take between two
+// commands of a pipeline; after it the client waits for replies.
+const patience = 100 * time.Millisecond
+
+// read reads from the client; it notes if that waits for replies while the rule
+// expects more commands.
+func (c *conn) read(chunk []byte) (int, error) {
+	c.mu.Lock()
+	more := c.rule != nil && !c.rule.Silent && !c.whole()
+	c.mu.Unlock()
+	if !more {
+		return c.client.Read(chunk)
+	}
+	_ = c.client.SetReadDeadline(time.Now().Add(patience))
+	n, err := c.client.Read(chunk)
+	_ = c.client.SetReadDeadline(time.Time{})
+	if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		return n, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waits = true
+	c.end()
+	return 0, nil
+}
+
+// whole reports whether all commands are sent whose replies are to be lost. With
+// one more than these the connection is cut.
+func (c *conn) whole() bool {
+	return c.rule.Forward < 0 || c.matched == c.rule.Forward || c.waits && c.matched < c.rule.Forward
+}
+
+// end ends the connection if all is sent and carried out.
+func (c *conn) end() {
+	if c.whole() && c.protocol.ended(c.lost) && c.probes <= bytes.Count(c.lost, []byte(token)) {
+		c.close()
+		c.proxy.applied(c.rule)
+	}
+}
+
 // command forwards one command, or cuts the connection before it.
 func (c *conn) command(b []byte) error {
 	inForce, rewrite := c.proxy.current()
@@ -71,9 +114,12 @@ func (c *conn) command(b []byte) error {
 	}
 	cut := false
 	if rule != nil && rule.Match(b) {
+		if c.rule == nil && rule.Silent {
+			defer c.proxy.applied(rule)
+		}
 		c.rule = rule
 		c.matched++
-		cut = rule.Forward >= 0 && c.matched > rule.Forward
+		cut = !rule.Silent && rule.Forward >= 0 && c.matched > rule.Forward
 	}
 	c.mu.Unlock()
 	if cut {
@@ -92,7 +138,7 @@ func (c *conn) command(b []byte) error {
 func (c *conn) sent() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.rule == nil || c.rule.Forward >= 0 && c.matched < c.rule.Forward {
+	if c.rule == nil || c.rule.Silent || !c.whole() {
 		return nil
 	}
 	if p := c.protocol.probe(); p != nil {
@@ -158,14 +204,13 @@ func (c *conn) lose(b []byte) bool {
 	if c.rule == nil {
 		return false
 	}
+	if c.rule.Silent {
+		return true
+	}
 	c.lost = append(c.lost, b...)
 	// With a bound the connection ends at the next command, or here if there
 	// is none; without one it ends when nothing more comes.
-	whole := c.rule.Forward < 0 || c.matched == c.rule.Forward
-	if whole && c.protocol.ended(c.lost) && c.probes <= bytes.Count(c.lost, []byte(token)) {
-		c.close()
-		c.proxy.applied(c.rule)
-	}
+	c.end()
 	return true
 }
 

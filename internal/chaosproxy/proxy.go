@@ -36,9 +36,12 @@ type Rule struct {
 	// Match selects commands, by their bytes.
 	Match func(command []byte) bool
 	// Forward is how many matching commands reach the server; the connection is
-	// cut before the next one. A negative number: all that the client sends
-	// before it waits for replies.
+	// cut before the next one, or when the client has sent fewer and waits for
+	// replies. A negative number: all that the client sends before it waits.
 	Forward int
+	// Silent keeps the connection open, as a network does that drops its packets:
+	// all commands arrive, and no reply ever comes back. The client has to notice.
+	Silent bool
 	// Times is how many connections the rule applies to, one after the other;
 	// 0 means one.
 	Times int

@@ -2,7 +2,10 @@ package chaosproxy_test
 
 import (
 	"context"
+	"errors"
+	"net"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
@@ -56,6 +59,59 @@ func TestRedisLosesReplies(t *testing.T) {
 				t.Errorf("after the rule was used up: %v", err)
 			}
 		})
+	}
+}
+
+// A rule that lets more commands through than the client sends ends the
+// connection all the same: a lost reply must not look like a silent network.
+func TestRedisLosesRepliesOfFewerCommands(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	url := devtest.Redis(t)
+	p := chaosproxy.Redis(t, url)
+	direct, through := connect(t, url), connect(t, p.URL)
+	lost := p.Lose(chaosproxy.Rule{Match: chaosproxy.Has("rpush"), Forward: 3})
+	err := through.RPush(ctx, "list", "one").Err()
+	var timeout net.Error
+	if err == nil || errors.As(err, &timeout) && timeout.Timeout() {
+		t.Errorf("%v, want the end of the connection", err)
+	}
+	<-lost
+	if n := direct.LLen(ctx, "list").Val(); n != 1 {
+		t.Errorf("%d commands were carried out, want the one that was sent", n)
+	}
+	if err := through.RPush(ctx, "list", "later").Err(); err != nil {
+		t.Errorf("after the rule was used up: %v", err)
+	}
+}
+
+// A silent connection stays open: its commands arrive, its replies do not. A new
+// one works.
+func TestSilentConnection(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	url := devtest.Redis(t)
+	p := chaosproxy.Redis(t, url)
+	direct := connect(t, url)
+	o, err := redis.ParseURL(p.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.MaxRetries, o.ReadTimeout = -1, 100*time.Millisecond
+	through := redis.NewClient(o)
+	defer func() { _ = through.Close() }()
+	silent := p.Lose(chaosproxy.Rule{Match: chaosproxy.Has("rpush"), Silent: true})
+	err = through.RPush(ctx, "list", "one").Err()
+	var timeout net.Error
+	if !errors.As(err, &timeout) || !timeout.Timeout() {
+		t.Errorf("%v, want a timeout", err)
+	}
+	<-silent
+	if n := direct.LLen(ctx, "list").Val(); n != 1 {
+		t.Errorf("%d commands were carried out, want one", n)
+	}
+	if err := through.Ping(ctx).Err(); err != nil {
+		t.Errorf("on a new connection: %v", err)
 	}
 }
 

@@ -42,12 +42,16 @@ type Options struct {
 	Readers int
 	// Name is shown in CLIENT LIST.
 	Name string
-	Log  *slog.Logger
+	// LeaseTimeout is how long lease work waits for a connection, and for a reply;
+	// 0 and more than 5 s: 5 s. Renewals must be able to fail and be repeated
+	// before a lease ends.
+	LeaseTimeout time.Duration
+	Log          *slog.Logger
 }
 
 // New makes a Client; it does not connect yet. The error is about the URL.
 func New(o Options) (*Client, error) {
-	make1 := func(kind string, size int) (*redis.Client, error) {
+	make1 := func(kind string, size int, wait time.Duration) (*redis.Client, error) {
 		r, err := redis.ParseURL(o.URL)
 		if err != nil {
 			// The parser's error would repeat the URL, password included.
@@ -59,10 +63,8 @@ func New(o Options) (*Client, error) {
 		}
 		r.ClientName = "penstock-" + o.Name + "-" + kind
 		r.DisableIdentity = true // CLIENT SETINFO is refused by strict ACLs
-		r.DialTimeout = 2 * time.Second
-		r.ReadTimeout = 5 * time.Second
-		r.WriteTimeout = 5 * time.Second
-		r.PoolTimeout = 5 * time.Second
+		r.DialTimeout = min(2*time.Second, wait)
+		r.ReadTimeout, r.WriteTimeout, r.PoolTimeout = wait, wait, wait
 		r.PoolSize = size
 		r.DialerRetries = 1
 		r.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled} // for managed Redis only; costs a command a connection
@@ -74,13 +76,18 @@ func New(o Options) (*Client, error) {
 		c.log = slog.New(slog.DiscardHandler)
 	}
 	var err error
-	if c.read, err = make1("read", max(o.Readers, 1)+1); err != nil {
+	const usual = 5 * time.Second
+	leases := usual
+	if o.LeaseTimeout > 0 {
+		leases = min(o.LeaseTimeout, usual)
+	}
+	if c.read, err = make1("read", max(o.Readers, 1)+1, usual); err != nil {
 		return nil, err
 	}
-	if c.lease, err = make1("lease", 4); err != nil {
+	if c.lease, err = make1("lease", 4, leases); err != nil {
 		return nil, err
 	}
-	if c.write, err = make1("write", 8); err != nil {
+	if c.write, err = make1("write", 8, usual); err != nil {
 		return nil, err
 	}
 	return c, nil
