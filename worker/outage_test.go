@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -94,6 +96,66 @@ func TestRedisComesBackEmptyWhileATaskRuns(t *testing.T) {
 	close(release)
 	if got := b.wait(id); string(got.Result) != `"kept"` || got.Delivery != 1 || calls.Load() != 1 {
 		t.Errorf("%v after %d executions, want the result of the only one", got, calls.Load())
+	}
+}
+
+// Redis stands still for longer than the visibility timeout, with all its
+// connections open, and goes on: the leases that nobody could renew meanwhile are
+// left to their workers.
+func TestRedisStandsStill(t *testing.T) {
+	t.Parallel()
+	const visible, n = 2 * time.Second, 20
+	b, stack := ownRedis(t, false, visibility(visible))
+	var calls atomic.Int32
+	started, release := make(chan struct{}, 2*n), make(chan struct{})
+	b.raw(worker.Options{Concurrency: n}, func(ctx context.Context, _ *task.Raw) (json.RawMessage, error) {
+		calls.Add(1)
+		started <- struct{}{}
+		select {
+		case <-release:
+			return nil, nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	})
+	ids := b.enqueueMany(n, "")
+	for range n {
+		receive(t, "the handlers start", started)
+	}
+	for _, id := range ids {
+		b.waitState(id, protocol.StateRunning)
+	}
+	redis, err := os.FindProcess(stack.RedisPID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := redis.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(visible * 5 / 4) // what is tested is that so much time passes
+		if err := redis.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		from := time.Now()
+		testkit.Eventually(t, "the leases are renewed", func() (bool, string) {
+			ps := b.pending("default")
+			for _, p := range ps {
+				if time.Since(from) < p.Idle {
+					return false, fmt.Sprint(ps)
+				}
+			}
+			return true, ""
+		})
+	}
+	close(release)
+	for _, id := range ids {
+		if got := b.wait(id); got.State != "succeeded" || got.Delivery != 1 {
+			t.Errorf("%s: %s, delivery %d, want succeeded in the first", id, got.State, got.Delivery)
+		}
+	}
+	if calls.Load() != n {
+		t.Errorf("%d executions of %d tasks", calls.Load(), n)
 	}
 }
 

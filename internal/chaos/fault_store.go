@@ -64,6 +64,25 @@ func redisRestart(h *harness, ctx context.Context, r *rand.Rand) error {
 	return until(context.WithoutCancel(ctx), func() error { return h.stack.StartRedis(context.WithoutCancel(ctx)) })
 }
 
+// pauseRedis has Redis stand still, its connections open, for around a visibility
+// timeout. It loses nothing, and no lease may end by it.
+func pauseRedis(h *harness, ctx context.Context, r *rand.Rand) error {
+	h.stores.Lock()
+	defer h.stores.Unlock()
+	defer h.trouble(time.Now())
+	d := h.visibility/2 + time.Duration(r.Int64N(int64(h.visibility)))
+	p, err := os.FindProcess(h.stack.RedisPID())
+	if err != nil {
+		return err
+	}
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	h.note("pause-redis", "for %s", d)
+	_ = pause(ctx, d)
+	return p.Signal(syscall.SIGCONT)
+}
+
 func redisEmpty(h *harness, ctx context.Context, r *rand.Rand) error {
 	h.stores.Lock()
 	defer h.stores.Unlock()

@@ -34,6 +34,7 @@ func faults() []*fault {
 		{"pause-orchestrator", 16, "SIGSTOP of an orchestrator for longer than the visibility timeout", false, false, pauseOrchestrator},
 		{"flushall", 22, "FLUSHALL", true, false, flushAll},
 		{"redis-restart", 12, "Redis stopped and started again with its data", false, false, redisRestart},
+		{"pause-redis", 16, "SIGSTOP of Redis for around the visibility timeout", false, false, pauseRedis},
 		{"redis-empty", 8, "Redis killed and started again empty", false, false, redisEmpty},
 		{"postgres-restart", 22, "Postgres stopped at once (SIGQUIT) and started again", false, false, postgresRestart},
 		{"lost-reply", 130, "a command reaches Redis, Postgres or an orchestrator, and its reply is lost: the connection ends, goes silent, or ends in the middle of a pipeline", false, false, loseReply},

@@ -99,6 +99,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 			return nil
 		}
 	}
+	cfg.ConnConfig.DialFunc = attentive(cfg.ConnConfig.DialFunc)
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connect to postgres: %w", err)

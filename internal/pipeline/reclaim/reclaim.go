@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -55,8 +56,8 @@ type Options struct {
 type Reclaimer struct {
 	o         Options
 	reclaimed prometheus.Counter
-	hold      time.Time // no reclaiming before this
-	away      bool      // a store was
+	pace      pace
+	away      bool // a store was
 	beat      *lifecycle.Beat
 	failing   time.Duration   // see lifecycle.Pulse.Watch
 	trouble   map[string]bool // queues whose last scan failed
@@ -78,7 +79,7 @@ var errBacklog = fmt.Errorf("outcomes that workers had reported were not all app
 // New makes a Reclaimer.
 func New(o Options) *Reclaimer {
 	if o.Interval <= 0 {
-		o.Interval = min(max(o.VisibilityTimeout/4, 100*time.Millisecond), 30*time.Second)
+		o.Interval = interval(o.VisibilityTimeout)
 	}
 	r := &Reclaimer{o: o, failing: 2 * applyDeadline, trouble: map[string]bool{}, took: map[string]streams.Pending{}, reclaimed: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "penstock_tasks_reclaimed_total", Help: "Tasks taken from lost workers.",
@@ -89,13 +90,24 @@ func New(o Options) *Reclaimer {
 	return r
 }
 
+// interval is how often to look, unless told otherwise.
+func interval(visibility time.Duration) time.Duration {
+	return min(max(visibility/4, 100*time.Millisecond), 30*time.Second)
+}
+
 // Run scans every Interval until ctx ends. While Redis or Postgres can't be
 // reached it waits, and for one visibility timeout more: workers could not renew
 // their leases meanwhile, and get the time to do so. A Redis that has just been
-// started counts as one that was away. What fails in one queue only holds up
+// started, or stood still, counts as one that was away. What fails in one queue only holds up
 // nothing but that queue.
 func (r *Reclaimer) Run(ctx context.Context) error {
 	r.beat = r.o.Pulse.Watch("reclaim", r.o.Interval+2*applyDeadline, r.failing)
+	r.pace.gap = interval(r.o.VisibilityTimeout) + max(r.o.VisibilityTimeout/4, minStill)
+	watching, stop := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() { r.watch(watching) })
+	defer watch.Wait()
+	defer stop()
 	for {
 		pause, err := r.step(ctx)
 		if err == nil {
@@ -122,14 +134,16 @@ func (r *Reclaimer) step(ctx context.Context) (time.Duration, error) {
 	if err == nil {
 		if r.away {
 			r.away = false
-			r.holdFor(r.o.VisibilityTimeout)
+			r.wait(r.o.VisibilityTimeout)
 		}
-		r.holdFor(r.o.VisibilityTimeout - up)
-		if held := time.Until(r.hold); held > 0 {
+		r.wait(r.o.VisibilityTimeout - up)
+		var done int
+		if held := r.pace.held(); held > 0 {
 			return min(held, errorPause), nil
 		}
-		var done int
-		if done, err = r.scanAll(ctx); err == nil || !unreachable(err) {
+		if done, err = r.scanAll(ctx); errors.Is(err, errStill) {
+			return errorPause, nil
+		} else if err == nil || !unreachable(err) {
 			if done > 0 {
 				err = nil
 			}
@@ -155,13 +169,6 @@ func unreachable(err error) bool {
 	return streams.Ambiguous(err)
 }
 
-// holdFor has nothing reclaimed for a time from now on.
-func (r *Reclaimer) holdFor(d time.Duration) {
-	if until := time.Now().Add(d); until.After(r.hold) {
-		r.hold = until
-	}
-}
-
 // Scan takes over what is idle in every queue's stream now. It ends early if a
 // store does not answer.
 func (r *Reclaimer) Scan(ctx context.Context) error {
@@ -185,7 +192,7 @@ func (r *Reclaimer) scanAll(ctx context.Context) (done int, err error) {
 			continue
 		}
 		err = fmt.Errorf("queue %s: %w", q, err)
-		if unreachable(err) {
+		if unreachable(err) || errors.Is(err, errStill) {
 			return done, err
 		}
 		if !r.trouble[q] {
@@ -203,6 +210,9 @@ func (r *Reclaimer) scan(ctx context.Context, stream string) error {
 		// the visibility timeout between the two commands are listed too.
 		ps, _, err := r.o.Redis.PendingAfter(ctx, stream, protocol.GroupWorkers, streams.Before(from), r.o.VisibilityTimeout*9/10)
 		if err != nil || len(ps) == 0 {
+			return err
+		}
+		if err := r.still(ctx); err != nil {
 			return err
 		}
 		holders := make(map[string]streams.Pending, len(ps))
