@@ -106,6 +106,17 @@ func (c *Client) Ping(ctx context.Context) error {
 	return nil
 }
 
+// Prompt is Ping, and an error if the answer took longer than within: a server
+// that stood still for so long took nothing from anybody meanwhile.
+func (c *Client) Prompt(ctx context.Context, within time.Duration) error {
+	began := time.Now()
+	err := c.Ping(ctx)
+	if took := time.Since(began); err == nil && took > within {
+		return fmt.Errorf("redis: it took %s to answer", took.Round(time.Millisecond))
+	}
+	return err
+}
+
 // Requirements checks what the server must be like: version 6.2 or newer, and
 // no eviction policy that could remove a stream. Unfit tells an error about that
 // from a failure to ask.

@@ -17,16 +17,19 @@ const (
 	minLook, maxLook = 50 * time.Millisecond, time.Second
 	// Bounds of the time that workers get after Redis was away.
 	minHold, maxHold = time.Second, 10 * time.Second
+	// minStill: if Redis takes less to answer, it was not away.
+	minStill = 500 * time.Millisecond
 	// errorPause is how long to wait for a store that does not answer.
 	errorPause = 500 * time.Millisecond
 )
 
 // RunExpiry cancels tasks whose time to start is over until ctx ends. Those that
 // wait in Postgres are cancelled at once, those that Redis holds after the grace,
-// by Postgres' clock. While Redis can't be reached workers can't say what they
-// started: they get the grace (1 s to 10 s of it) once more when it is back.
+// by Postgres' clock. While Redis can't be reached, or stands still, workers can't
+// say what they started: they get the grace (1 s to 10 s of it) once more when it is back.
 func (s *Stage) RunExpiry(ctx context.Context) error {
-	if up, err := s.o.Redis.Uptime(ctx); err == nil && up < s.catchUp() {
+	still := s.prompt(ctx) != nil
+	if up, err := s.o.Redis.Uptime(ctx); still || err == nil && up < s.catchUp() {
 		s.hold = time.Now().Add(s.catchUp())
 	}
 	beat := s.o.Pulse.Watch("expiry", maxLook+2*applyDeadline, 2*applyDeadline)
@@ -54,12 +57,18 @@ func (s *Stage) RunExpiry(ctx context.Context) error {
 	}
 }
 
+// prompt reports whether Redis answers, and did not stand still for a good part
+// of the grace.
+func (s *Stage) prompt(ctx context.Context) error {
+	return s.o.Redis.Prompt(ctx, max(s.catchUp()/4, minStill))
+}
+
 func (s *Stage) catchUp() time.Duration { return min(max(s.o.Grace, minHold), maxHold) }
 
 // expireDispatched is ExpireDispatched unless workers are given time. It returns
 // how long to wait, at most next.
 func (s *Stage) expireDispatched(ctx context.Context, next time.Duration) (time.Duration, error) {
-	err := s.o.Redis.Ping(ctx)
+	err := s.prompt(ctx)
 	if err == nil && time.Now().Before(s.hold) {
 		return next, nil
 	}

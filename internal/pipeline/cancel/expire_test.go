@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-dev/penstock/internal/chaosproxy"
 	"github.com/penstock-dev/penstock/internal/pipeline/enqueue"
 	"github.com/penstock-dev/penstock/internal/testkit"
 	"github.com/penstock-dev/penstock/protocol"
@@ -139,6 +140,38 @@ func TestClaimWinsOverExpiry(t *testing.T) {
 	events(t, r, hs[0].ID, "task.created task.claimed task.succeeded")
 	events(t, r, hs[1].ID, "task.created task.cancelled task.transition_rejected")
 	testkit.VerifyLog(t, s)
+}
+
+// Redis stands still while the time to start and the grace of a dispatched task
+// end: its worker could not say that it started it, and gets the grace once more.
+func TestWorkersCatchUpAfterRedisStoodStill(t *testing.T) {
+	t.Parallel()
+	s := testkit.NewStores(t)
+	p := chaosproxy.Redis(t, s.RedisURL)
+	direct := testkit.NewRig(t, s, calm(s))
+	direct.StartDispatch(t)
+	direct.Start(t, direct.Results.Run)
+	ids := direct.Enqueue(t, requests(2, within(time.Hour))...)
+	hs := direct.Fetch(t, "cut off", 2)
+	r := testkit.NewRig(t, testkit.Stores{PostgresURL: s.PostgresURL, RedisURL: p.URL}, calm(s))
+	p.Hang(true)
+	over(t, direct)
+	hung := time.Now()
+	r.Start(t, r.Cancel.RunExpiry)
+	testkit.Eventually(t, "Redis stands still for long", func() (bool, string) { return time.Since(hung) > time.Second, "" })
+	back := time.Now()
+	p.Hang(false)
+	direct.Report(t, hs[0].Outcome(protocol.OutcomeClaimed))
+	other := ids[0]
+	if other == hs[0].ID {
+		other = ids[1]
+	}
+	direct.WaitState(t, protocol.StateCancelled, other)
+	if took := time.Since(back); took < 900*time.Millisecond {
+		t.Errorf("a task expired %s after Redis went on, want a second", took)
+	}
+	events(t, direct, hs[0].ID, "task.created task.claimed")
+	testkit.VerifyEvents(t, s)
 }
 
 // Any number of orchestrators look at once, while others claim and dispatch:

@@ -53,6 +53,8 @@ const (
 	soonest            = 50 * time.Millisecond
 	// Bounds of the time that workers get after Redis was away.
 	minHold, maxHold = time.Second, 10 * time.Second
+	// minStill: if Redis takes less to answer, it was not away.
+	minStill = 500 * time.Millisecond
 	// errorPause is how often to see whether Redis is back.
 	errorPause = 500 * time.Millisecond
 )
@@ -70,10 +72,11 @@ func New(o Options) *Backstop {
 
 // Run ends what is over until ctx ends. It sleeps until the next time it knows
 // of, but looks at least twice a grace: a task that is claimed meanwhile is not
-// due before that. While Redis can't be reached workers can't answer either:
+// due before that. While Redis can't be reached, or stands still, workers can't answer either:
 // they get the grace (1 s to 10 s of it) once more when it is back.
 func (b *Backstop) Run(ctx context.Context) error {
-	if up, err := b.o.Redis.Uptime(ctx); err == nil && up < b.catchUp() {
+	still := b.prompt(ctx) != nil
+	if up, err := b.o.Redis.Uptime(ctx); still || err == nil && up < b.catchUp() {
 		b.hold = time.Now().Add(b.catchUp())
 	}
 	beat := b.o.Pulse.Watch("timeouts", maxPause+2*applyDeadline, 2*applyDeadline)
@@ -95,7 +98,7 @@ func (b *Backstop) Run(ctx context.Context) error {
 // step looks once, unless workers are given time, and returns how long to wait
 // before the next. An error is logged already.
 func (b *Backstop) step(ctx context.Context) (time.Duration, error) {
-	err := b.o.Redis.Ping(ctx)
+	err := b.prompt(ctx)
 	if held := time.Until(b.hold); err == nil && held > 0 {
 		return min(held, errorPause), nil
 	}
@@ -111,6 +114,12 @@ func (b *Backstop) step(ctx context.Context) (time.Duration, error) {
 	}
 	b.hold = time.Now().Add(b.catchUp())
 	return errorPause, err
+}
+
+// prompt reports whether Redis answers, and did not stand still for a good part
+// of the grace.
+func (b *Backstop) prompt(ctx context.Context) error {
+	return b.o.Redis.Prompt(ctx, max(b.catchUp()/4, minStill))
 }
 
 func (b *Backstop) catchUp() time.Duration { return min(max(b.o.Grace, minHold), maxHold) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -280,6 +281,49 @@ func TestWorkersCatchUpAfterAnOutage(t *testing.T) {
 	}
 	events(t, direct, ids[0], "task.created", "task.claimed", "task.succeeded")
 	testkit.VerifyEvents(t, s)
+}
+
+// Redis stands still, with its connections open, while the time of an execution
+// and the grace end: its worker could not answer, and gets the grace once more. The
+// backstop meets it at its start, or later.
+func TestWorkersCatchUpAfterRedisStoodStill(t *testing.T) {
+	t.Parallel()
+	for _, later := range []bool{false, true} {
+		t.Run(fmt.Sprintf("later %t", later), func(t *testing.T) {
+			t.Parallel()
+			s := testkit.NewStores(t)
+			p := chaosproxy.Redis(t, s.RedisURL)
+			direct := testkit.NewRig(t, s, short(s))
+			direct.StartDispatch(t)
+			direct.Start(t, direct.Results.Run)
+			ids, hs := claimed(t, direct, "cut off", requests(3, 3)...)
+			r := testkit.NewRig(t, testkit.Stores{PostgresURL: s.PostgresURL, RedisURL: p.URL}, short(s))
+			b := timeout.New(timeout.Options{
+				Store: r.Store, Redis: r.Client, Grace: 3 * time.Second, Env: r.Env, Wake: func(time.Time) {}, Dead: func() {}, Log: testkit.Log(t),
+			})
+			if later {
+				age(t, direct, ids[2])
+				r.Start(t, b.Run)
+				direct.WaitState(t, protocol.StateRetrying, ids[2])
+			}
+			p.Hang(true)
+			age(t, direct, ids[:2]...)
+			hung := time.Now()
+			if !later {
+				r.Start(t, b.Run)
+			}
+			testkit.Eventually(t, "Redis stands still for long", func() (bool, string) { return time.Since(hung) > 3500*time.Millisecond, "" })
+			back := time.Now()
+			p.Hang(false)
+			direct.Report(t, succeed(hs[0]))
+			direct.WaitState(t, protocol.StateRetrying, ids[1])
+			if took := time.Since(back); took < 2*time.Second {
+				t.Errorf("an execution was ended %s after Redis went on, want the grace of 3 s", took)
+			}
+			events(t, direct, ids[0], "task.created", "task.claimed", "task.succeeded")
+			testkit.VerifyEvents(t, s)
+		})
+	}
 }
 
 // lines sends what is written to it.
