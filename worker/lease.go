@@ -2,6 +2,8 @@ package worker
 
 import (
 	"context"
+	"errors"
+	"net"
 	"slices"
 	"time"
 
@@ -135,7 +137,10 @@ func (x *execution) claimAgain(at time.Time) {
 // that nobody owns was lost by Redis: the handler runs on, its claim is
 // reported at once, and the fence decides about its outcome.
 func (w *Worker) renew(ctx context.Context) error {
-	content := w.noteContent(ctx) // before the look at who holds what
+	content, err := w.noteContent(ctx) // before the look at who holds what
+	if _, silent := errors.AsType[net.Error](err); silent {
+		return err // what follows would wait in vain, too
+	}
 	byStream := map[string][]*execution{}
 	w.mu.Lock()
 	for _, x := range w.running {
@@ -215,15 +220,15 @@ func (w *Worker) acknowledged(ctx context.Context, stream string, xs []*executio
 
 // noteContent keeps what entries that are fetched from now on are judged by. An
 // older one only makes the worker more careful.
-func (w *Worker) noteContent(ctx context.Context) streams.Content {
+func (w *Worker) noteContent(ctx context.Context) (streams.Content, error) {
 	c, err := w.redis.Content(ctx)
 	if err != nil {
-		return streams.Content{}
+		return streams.Content{}, err
 	}
 	w.mu.Lock()
 	w.content = c
 	w.mu.Unlock()
-	return c
+	return c, nil
 }
 
 // heldIn notes that the entry was pending after the content was read.

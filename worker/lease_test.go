@@ -43,7 +43,7 @@ func TestALongTaskKeepsItsLease(t *testing.T) {
 // worker gives it up in time to renew on another.
 func TestSilentConnectionCostsNoLease(t *testing.T) {
 	t.Parallel()
-	for _, command := range []string{"xpending", "xclaim"} {
+	for _, command := range []string{"hgetall", "xpending", "xclaim"} {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
 			const visible = 3 * time.Second

@@ -312,7 +312,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.o.Log.Info("worker started", "worker_id", w.id, "queues", w.o.Queues, "concurrency", w.o.Concurrency, "types", len(w.handlers))
 	leases, stopLeases := context.WithCancel(context.Background())
 	var fetchers, keepers sync.WaitGroup
-	_ = lifecycle.Detach(ctx, func() error { w.noteContent(ctx); return nil })
+	_ = lifecycle.Detach(ctx, func() error { _, err := w.noteContent(ctx); return err })
 	keepers.Go(func() { w.keepLeases(leases) })
 	keepers.Go(func() { w.keepBeating(leases, stop) })
 	keepers.Go(func() { w.watchTombstones(leases) })

@@ -51,7 +51,7 @@ func loseReply(h *harness, ctx context.Context, r *rand.Rand) error {
 		case r.IntN(4) == 0:
 			rule.Forward = r.IntN(4)
 		case r.IntN(4) == 0:
-			rule.Silent = true
+			rule.Silent, rule.Times = true, 1 // a client needs seconds to notice
 		}
 		if h.loses(ctx, s.proxies[l.proxy], rule) {
 			h.note("lost-reply", "%s of %s, forward %d, silent %t, %d times", l.name, s.name, rule.Forward, rule.Silent, rule.Times)

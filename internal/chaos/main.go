@@ -85,8 +85,8 @@ func exit(err error) {
 // run makes one run and prints its report. The error is about the harness
 // itself; what the system did wrong is in the report.
 func run(ctx context.Context, o options) (_ *report, err error) {
-	if o.duration < 20*time.Second || o.visibility < time.Second || o.rate < 1 {
-		return nil, errors.New("-duration must be at least 20s, -visibility 1s and -rate 1")
+	if o.duration < 20*time.Second || o.visibility < 2*time.Second || o.rate < 1 {
+		return nil, errors.New("-duration must be at least 20s, -visibility 2s and -rate 1")
 	}
 	if o.dir == "" {
 		if o.dir, err = os.MkdirTemp("", "penstock-chaos-"); err != nil {

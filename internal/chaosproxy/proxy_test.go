@@ -97,9 +97,12 @@ func TestSilentConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.MaxRetries, o.ReadTimeout = -1, 100*time.Millisecond
+	o.MaxRetries, o.ReadTimeout = -1, time.Second
 	through := redis.NewClient(o)
 	defer func() { _ = through.Close() }()
+	if err := through.Ping(ctx).Err(); err != nil {
+		t.Fatal(err)
+	}
 	silent := p.Lose(chaosproxy.Rule{Match: chaosproxy.Has("rpush"), Silent: true})
 	err = through.RPush(ctx, "list", "one").Err()
 	var timeout net.Error

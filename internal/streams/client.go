@@ -201,7 +201,7 @@ func Full(err error) bool { return strings.HasPrefix(replied(err), "OOM") }
 
 // Now returns the server's clock, by which entry ids are made.
 func (c *Client) Now(ctx context.Context) (time.Time, error) {
-	t, err := c.write.Time(ctx).Result()
+	t, err := c.lease.Time(ctx).Result()
 	if err != nil {
 		return time.Time{}, fmt.Errorf("redis: TIME: %w", err)
 	}

@@ -41,7 +41,7 @@ type Epoch struct {
 // Epoch reads the epoch. An error may mean that the key was written by a
 // stranger and can't be read.
 func (c *Client) Epoch(ctx context.Context) (Epoch, error) {
-	pipe := c.write.Pipeline()
+	pipe := c.lease.Pipeline()
 	hash := pipe.HGetAll(ctx, epochKey)
 	server, replication := pipe.InfoMap(ctx, "server"), pipe.InfoMap(ctx, "replication")
 	if _, err := pipe.Exec(ctx); err != nil && Ambiguous(err) {

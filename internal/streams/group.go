@@ -99,7 +99,7 @@ type GroupInfo struct {
 // a stranger's XDEL), undelivered entries are counted. ErrNoGroup if the
 // stream or the group is missing.
 func (c *Client) Info(ctx context.Context, stream, group string) (GroupInfo, error) {
-	out, err := c.position(ctx, stream, group)
+	out, err := c.position(ctx, c.write, stream, group)
 	if err == nil && out.Undelivered < 0 {
 		out.Undelivered, err = c.countAfter(ctx, stream, out.LastDelivered)
 	}
@@ -108,8 +108,8 @@ func (c *Client) Info(ctx context.Context, stream, group string) (GroupInfo, err
 
 // position is Info without the counting: Undelivered is -1 if Redis does not
 // know it.
-func (c *Client) position(ctx context.Context, stream, group string) (GroupInfo, error) {
-	pipe := c.write.Pipeline()
+func (c *Client) position(ctx context.Context, r *redis.Client, stream, group string) (GroupInfo, error) {
+	pipe := r.Pipeline()
 	g := pipe.XInfoGroups(ctx, stream)
 	s := pipe.XInfoStream(ctx, stream)
 	if _, err := pipe.Exec(ctx); LostGroup(err) {

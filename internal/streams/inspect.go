@@ -189,7 +189,7 @@ func (c *Client) WaitApplied(ctx context.Context, stream, group string) error {
 		return err
 	}
 	for {
-		info, err := c.position(ctx, stream, group)
+		info, err := c.position(ctx, c.write, stream, group)
 		if err != nil {
 			return err
 		}

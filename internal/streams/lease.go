@@ -137,7 +137,7 @@ func (c *Client) Owned(ctx context.Context, stream, group, consumer string, ids 
 // holds the Content of each entry.
 func (c *Client) Acked(ctx context.Context, stream, group string, ids []string, seen []Content) ([]bool, error) {
 	out := make([]bool, len(ids))
-	info, err := c.position(ctx, stream, group)
+	info, err := c.position(ctx, c.lease, stream, group)
 	if errors.Is(err, ErrNoGroup) {
 		return out, nil
 	}

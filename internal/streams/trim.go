@@ -26,7 +26,7 @@ func (c *Client) Trim(ctx context.Context, stream, group, limit string) (int64, 
 // the last delivered entry.
 func (c *Client) Acknowledged(ctx context.Context, stream, group string) (upTo, delivered string, err error) {
 	// The order matters: what is delivered after this read is newer than it.
-	info, err := c.position(ctx, stream, group)
+	info, err := c.position(ctx, c.write, stream, group)
 	if err != nil {
 		return "", "", err
 	}

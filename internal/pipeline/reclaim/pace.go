@@ -3,7 +3,6 @@ package reclaim
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 )
@@ -23,6 +22,7 @@ type pace struct {
 	last time.Time     // Redis' time at the last look
 	gap  time.Duration // the longest time between two looks if all is well
 	hold time.Time     // no reclaiming before this
+	held time.Time     // since when there was none, if hold is not over
 }
 
 // look takes a reading of Redis' clock. With a jump nothing is reclaimed for a
@@ -40,20 +40,25 @@ func (p *pace) look(redis time.Time, hold time.Duration) (jumped time.Duration) 
 
 // holdFor has nothing reclaimed for a time from now on; p is locked.
 func (p *pace) holdFor(d time.Duration) {
-	if until := time.Now().Add(d); until.After(p.hold) {
+	now := time.Now()
+	if now.After(p.hold) {
+		p.held = now
+	}
+	if until := now.Add(d); until.After(p.hold) {
 		p.hold = until
 	}
 }
 
-// held is for how long nothing may be reclaimed; not positive: it may.
-func (p *pace) held() time.Duration {
+// wait is for how long nothing may be reclaimed, and for how long nothing was
+// already; left is not positive: it may.
+func (p *pace) wait() (left, since time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return time.Until(p.hold)
+	return time.Until(p.hold), time.Since(p.held)
 }
 
-// wait has nothing reclaimed for a time from now on.
-func (r *Reclaimer) wait(d time.Duration) {
+// holdFor has nothing reclaimed for a time from now on.
+func (r *Reclaimer) holdFor(d time.Duration) {
 	r.pace.mu.Lock()
 	defer r.pace.mu.Unlock()
 	r.pace.holdFor(d)
@@ -69,8 +74,8 @@ func (r *Reclaimer) still(ctx context.Context) error {
 		r.o.Log.Warn("reclaiming waits for a visibility timeout: Redis' clock went on further than it should have between two looks, so that it, or this process, stood still",
 			"by", jumped, "between_looks", r.pace.gap)
 	}
-	if held := r.pace.held(); held > 0 {
-		return fmt.Errorf("%w; reclaiming waits for %s", errStill, held.Round(time.Millisecond))
+	if left, _ := r.pace.wait(); left > 0 {
+		return errStill
 	}
 	return nil
 }
@@ -78,13 +83,14 @@ func (r *Reclaimer) still(ctx context.Context) error {
 // watch looks at Redis' clock until ctx ends, however long a scan takes or the
 // pause between two.
 func (r *Reclaimer) watch(ctx context.Context) {
-	every := interval(r.o.VisibilityTimeout)
+	tick := time.NewTicker(interval(r.o.VisibilityTimeout))
+	defer tick.Stop()
 	for {
-		_ = r.still(ctx) // who reclaims looks, too
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(every):
+		case <-tick.C:
+			_ = r.still(ctx) // who reclaims looks, too
 		}
 	}
 }

@@ -28,7 +28,7 @@ func TestPace(t *testing.T) {
 			for _, at := range c.looks {
 				p.look(start.Add(at), time.Minute)
 			}
-			if held := p.held() > 0; held != c.held {
+			if held := p.hold.After(time.Now()); held != c.held {
 				t.Errorf("held: %t, want %t", held, c.held)
 			}
 		})

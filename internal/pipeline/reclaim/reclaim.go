@@ -98,8 +98,8 @@ func interval(visibility time.Duration) time.Duration {
 // Run scans every Interval until ctx ends. While Redis or Postgres can't be
 // reached it waits, and for one visibility timeout more: workers could not renew
 // their leases meanwhile, and get the time to do so. A Redis that has just been
-// started, or stood still, counts as one that was away. What fails in one queue only holds up
-// nothing but that queue.
+// started, or stood still, counts as one that was away. What fails in one queue only
+// holds up nothing but that queue.
 func (r *Reclaimer) Run(ctx context.Context) error {
 	r.beat = r.o.Pulse.Watch("reclaim", r.o.Interval+2*applyDeadline, r.failing)
 	r.pace.gap = interval(r.o.VisibilityTimeout) + max(r.o.VisibilityTimeout/4, minStill)
@@ -108,6 +108,10 @@ func (r *Reclaimer) Run(ctx context.Context) error {
 	watch.Go(func() { r.watch(watching) })
 	defer watch.Wait()
 	defer stop()
+	// What the first look finds idle may be so because Redis stood still until just
+	// now: workers get the time to renew.
+	_ = r.still(ctx)
+	r.holdFor(interval(r.o.VisibilityTimeout))
 	for {
 		pause, err := r.step(ctx)
 		if err == nil {
@@ -134,13 +138,16 @@ func (r *Reclaimer) step(ctx context.Context) (time.Duration, error) {
 	if err == nil {
 		if r.away {
 			r.away = false
-			r.wait(r.o.VisibilityTimeout)
+			r.holdFor(r.o.VisibilityTimeout)
 		}
-		r.wait(r.o.VisibilityTimeout - up)
+		r.holdFor(r.o.VisibilityTimeout - up)
+		if left, since := r.pace.wait(); left > 0 {
+			if since > 3*r.o.VisibilityTimeout { // again and again
+				err = errStill
+			}
+			return min(left, errorPause), err
+		}
 		var done int
-		if held := r.pace.held(); held > 0 {
-			return min(held, errorPause), nil
-		}
 		if done, err = r.scanAll(ctx); errors.Is(err, errStill) {
 			return errorPause, nil
 		} else if err == nil || !unreachable(err) {
