@@ -23,7 +23,7 @@ type scenario struct {
 
 var scenarios = []scenario{
 	{mutant.ClientRetries, "lost-reply=40", 40 * time.Second, []check.Rule{check.RuleTwice}},
-	{mutant.AckBeforeOutcome, "kill-worker=30", 50 * time.Second, []check.Rule{check.RuleVanished}},
+	{mutant.AckBeforeOutcome, "kill-worker=20", 50 * time.Second, []check.Rule{check.RuleVanished}},
 	{mutant.GroupAtEnd, "result-group=12", 40 * time.Second, []check.Rule{check.RuleVanished}},
 	{mutant.FenceIgnored, "pause-worker=5", 40 * time.Second, []check.Rule{check.RuleStale}},
 	{mutant.ForceClaim, "steal=12", 40 * time.Second, []check.Rule{check.RuleTheft}},
