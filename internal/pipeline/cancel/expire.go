@@ -28,8 +28,8 @@ const (
 // by Postgres' clock. While Redis can't be reached, or stands still, workers can't
 // say what they started: they get the grace (1 s to 10 s of it) once more when it is back.
 func (s *Stage) RunExpiry(ctx context.Context) error {
-	still := s.prompt(ctx) != nil
-	if up, err := s.o.Redis.Uptime(ctx); still || err == nil && up < s.catchUp() {
+	began := time.Now()
+	if up, err := s.o.Redis.Uptime(ctx); err != nil || up < s.catchUp() || time.Since(began) > s.still() {
 		s.hold = time.Now().Add(s.catchUp())
 	}
 	beat := s.o.Pulse.Watch("expiry", maxLook+2*applyDeadline, 2*applyDeadline)
@@ -57,18 +57,16 @@ func (s *Stage) RunExpiry(ctx context.Context) error {
 	}
 }
 
-// prompt reports whether Redis answers, and did not stand still for a good part
-// of the grace.
-func (s *Stage) prompt(ctx context.Context) error {
-	return s.o.Redis.Prompt(ctx, max(s.catchUp()/4, minStill))
-}
+// still is how long Redis may take to answer: with more it stood still for a good
+// part of the grace.
+func (s *Stage) still() time.Duration { return max(s.catchUp()/4, minStill) }
 
 func (s *Stage) catchUp() time.Duration { return min(max(s.o.Grace, minHold), maxHold) }
 
 // expireDispatched is ExpireDispatched unless workers are given time. It returns
 // how long to wait, at most next.
 func (s *Stage) expireDispatched(ctx context.Context, next time.Duration) (time.Duration, error) {
-	err := s.prompt(ctx)
+	err := s.o.Redis.Prompt(ctx, s.still())
 	if err == nil && time.Now().Before(s.hold) {
 		return next, nil
 	}

@@ -40,6 +40,7 @@ type Backstop struct {
 	o        Options
 	timedOut prometheus.Counter
 	hold     time.Time // nothing is ended before this
+	away     bool      // a store was, and that is logged
 }
 
 const (
@@ -75,8 +76,8 @@ func New(o Options) *Backstop {
 // due before that. While Redis can't be reached, or stands still, workers can't answer either:
 // they get the grace (1 s to 10 s of it) once more when it is back.
 func (b *Backstop) Run(ctx context.Context) error {
-	still := b.prompt(ctx) != nil
-	if up, err := b.o.Redis.Uptime(ctx); still || err == nil && up < b.catchUp() {
+	began := time.Now()
+	if up, err := b.o.Redis.Uptime(ctx); err != nil || up < b.catchUp() || time.Since(began) > b.still() {
 		b.hold = time.Now().Add(b.catchUp())
 	}
 	beat := b.o.Pulse.Watch("timeouts", maxPause+2*applyDeadline, 2*applyDeadline)
@@ -98,7 +99,7 @@ func (b *Backstop) Run(ctx context.Context) error {
 // step looks once, unless workers are given time, and returns how long to wait
 // before the next. An error is logged already.
 func (b *Backstop) step(ctx context.Context) (time.Duration, error) {
-	err := b.prompt(ctx)
+	err := b.o.Redis.Prompt(ctx, b.still())
 	if held := time.Until(b.hold); err == nil && held > 0 {
 		return min(held, errorPause), nil
 	}
@@ -107,20 +108,19 @@ func (b *Backstop) step(ctx context.Context) (time.Duration, error) {
 		next, err = b.Look(ctx)
 	}
 	if err == nil {
+		b.away = false
 		return max(soonest, min(next, max(minPause, min(b.o.Grace/2, maxPause)))), nil
 	}
-	if ctx.Err() == nil && !time.Now().Before(b.hold) {
+	if ctx.Err() == nil && !b.away {
 		b.o.Log.Warn("timeouts wait until the stores are back", "error", err)
 	}
-	b.hold = time.Now().Add(b.catchUp())
+	b.hold, b.away = time.Now().Add(b.catchUp()), true
 	return errorPause, err
 }
 
-// prompt reports whether Redis answers, and did not stand still for a good part
-// of the grace.
-func (b *Backstop) prompt(ctx context.Context) error {
-	return b.o.Redis.Prompt(ctx, max(b.catchUp()/4, minStill))
-}
+// still is how long Redis may take to answer: with more it stood still for a good
+// part of the grace.
+func (b *Backstop) still() time.Duration { return max(b.catchUp()/4, minStill) }
 
 func (b *Backstop) catchUp() time.Duration { return min(max(b.o.Grace, minHold), maxHold) }
 

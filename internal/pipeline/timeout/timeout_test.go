@@ -269,7 +269,7 @@ func TestWorkersCatchUpAfterAnOutage(t *testing.T) {
 	age(t, direct, ids...)
 	p.Down(true)
 	r.Start(t, b.Run)
-	if line := <-noticed; !strings.Contains(line, "timeouts wait until the stores are back") {
+	if line := receive(t, noticed); !strings.Contains(line, "timeouts wait until the stores are back") {
 		t.Errorf("logged %s", line)
 	}
 	back := time.Now()
@@ -323,6 +323,17 @@ func TestWorkersCatchUpAfterRedisStoodStill(t *testing.T) {
 			events(t, direct, ids[0], "task.created", "task.claimed", "task.succeeded")
 			testkit.VerifyEvents(t, s)
 		})
+	}
+}
+
+func receive(t *testing.T, c <-chan string) string {
+	t.Helper()
+	select {
+	case s := <-c:
+		return s
+	case <-time.After(testkit.Deadline):
+		t.Fatal("nothing was logged in time")
+		return ""
 	}
 }
 
