@@ -35,7 +35,12 @@ type Made struct {
 func MakeFiles(dir string, people ...string) (Made, error) {
 	dir, err := filepath.Abs(dir)
 	if err == nil {
-		err = os.MkdirAll(dir, 0o700)
+		err = os.MkdirAll(filepath.Dir(dir), 0o755) // others may have to get through those
+	}
+	if err == nil {
+		if err = os.Mkdir(dir, 0o700); errors.Is(err, fs.ErrExist) {
+			err = nil // what is no directory shows below
+		}
 	}
 	if err != nil {
 		return Made{}, fmt.Errorf("make a directory for tokens: %w", err)

@@ -2,6 +2,7 @@ package auth
 
 import (
 	"bytes"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -77,6 +78,33 @@ func TestMakeFiles(t *testing.T) {
 }
 
 // Files of before there were roles get them, and nobody else's line changes.
+// The directory is private, those above it are not: servers of another account
+// may have to get through them.
+func TestMakeFilesLeavesParentsOpen(t *testing.T) {
+	t.Parallel()
+	top := t.TempDir()
+	if _, err := MakeFiles(filepath.Join(top, "above", "tokens"), "alice roles=producer"); err != nil {
+		t.Fatal(err)
+	}
+	usual := filepath.Join(top, "usual")
+	if err := os.Mkdir(usual, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mode := func(path string) fs.FileMode {
+		fi, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fi.Mode().Perm()
+	}
+	if got, want := mode(filepath.Join(top, "above")), mode(usual); got != want {
+		t.Errorf("mode of the parent is %v, want %v", got, want)
+	}
+	if got := mode(filepath.Join(top, "above", "tokens")); got != 0o700 {
+		t.Errorf("mode of the directory is %v, want 0700", got)
+	}
+}
+
 func TestMakeFilesAddsRoles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
