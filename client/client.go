@@ -275,6 +275,9 @@ func (c *Client) Get(ctx context.Context, tenant, taskID string) (*Task, error) 
 	return res.Msg.Task, nil
 }
 
+// lastCall is how long before the end of a context Wait makes its last call.
+const lastCall = 200 * time.Millisecond
+
 // Wait returns the task once it is terminal, or ctx's error. It goes on
 // waiting while orchestrators restart.
 func (c *Client) Wait(ctx context.Context, tenant, taskID string) (*Task, error) {
@@ -292,6 +295,12 @@ func (c *Client) Wait(ctx context.Context, tenant, taskID string) (*Task, error)
 			return nil, fromConnect(err)
 		case res.Msg.Done:
 			return res.Msg.Task, nil
+		}
+		// Orchestrators answer before ctx ends. Close to its end they would do so
+		// at once, again and again.
+		if d, ok := ctx.Deadline(); ok && time.Until(d) < lastCall {
+			<-ctx.Done()
+			return nil, ctx.Err()
 		}
 	}
 }

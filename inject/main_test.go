@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/penstock-dev/penstock/inject"
-	"github.com/penstock-dev/penstock/internal/testkit"
+	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/task"
 )
 
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 		fmt.Println("the handler returned", err)
 		return
 	}
-	testkit.Main(m)
+	devtest.Main(m)
 }
 
 func succeed(context.Context, *task.Raw) (json.RawMessage, error) {

@@ -13,12 +13,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib" // database/sql driver
 
+	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/testkit"
 	"github.com/penstock-dev/penstock/onceindb"
 	"github.com/penstock-dev/penstock/task"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { devtest.Main(m) }
 
 // open makes the table beside an account to debit.
 func open(t *testing.T) (*pgxpool.Pool, *sql.DB) {

@@ -3,7 +3,6 @@ package worker_test
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"slices"
 	"testing"
@@ -23,15 +22,8 @@ import (
 	"github.com/penstock-dev/penstock/worker"
 )
 
-// A worker that stopped leaves no goroutine behind. The tests mostly wait, so
-// more of them run at once than there are processors.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		panic(err)
-	}
-	goleak.VerifyTestMain(devtest.Runner{M: m})
-}
+// A worker that stopped leaves no goroutine behind.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(devtest.Runner{M: m}) }
 
 // bundle is one orchestrator on stores of its own.
 type bundle struct {

@@ -14,12 +14,13 @@ import (
 	"github.com/penstock-dev/penstock/internal/acceptance"
 	"github.com/penstock-dev/penstock/internal/auth"
 	"github.com/penstock-dev/penstock/internal/config"
+	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/testkit"
 	"github.com/penstock-dev/penstock/protocol"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { devtest.Main(m) }
 
 // options are those of an acceptance of a running system.
 func options(t *testing.T, s testkit.Stores, o *testkit.Orchestrator, cfg config.Orchestrator) acceptance.Options {

@@ -163,11 +163,17 @@ func (s *Service) GetTask(ctx context.Context, req *connect.Request[penstockv1.G
 const (
 	defaultWait = 30 * time.Second
 	maxWait     = 10 * time.Minute
-	// A tenth of the caller's time, within these bounds, is kept back for the
-	// answer.
-	minAnswerTime = 50 * time.Millisecond
-	maxAnswerTime = 500 * time.Millisecond
+	// A quarter of the caller's time, within these bounds, is kept back for the
+	// answer: half of it for the last look, the rest for its way over a slow
+	// network, or through a busy machine.
+	minAnswerTime = 100 * time.Millisecond
+	maxAnswerTime = 5 * time.Second
 )
+
+// answerTime is what WaitTask keeps back of the time that its caller has left.
+func answerTime(left time.Duration) time.Duration {
+	return min(max(left/4, minAnswerTime), maxAnswerTime)
+}
 
 // WaitTask implements the RPC.
 func (s *Service) WaitTask(ctx context.Context, req *connect.Request[penstockv1.WaitTaskRequest]) (*connect.Response[penstockv1.WaitTaskResponse], error) {
@@ -178,25 +184,37 @@ func (s *Service) WaitTask(ctx context.Context, req *connect.Request[penstockv1.
 	if wait == 0 {
 		wait = defaultWait
 	}
+	now := time.Now()
+	until, lastLook := now.Add(wait), now.Add(wait+maxAnswerTime)
 	if d, ok := ctx.Deadline(); ok {
-		left := time.Until(d)
-		wait = min(wait, left-min(max(left/10, minAnswerTime), maxAnswerTime))
+		back := answerTime(d.Sub(now))
+		if d = d.Add(-back); d.Before(until) {
+			until = d
+		}
+		lastLook = d.Add(back / 2)
 	}
 	t, err := s.find(ctx, req.Msg.Tenant, req.Msg.TaskId)
 	if err != nil {
 		return nil, err
 	}
 	if !protocol.State(t.State).Terminal() {
-		limit, cancel := context.WithTimeout(ctx, max(wait, 0))
+		limit, cancel := context.WithDeadline(ctx, until)
 		defer cancel()
 		defer context.AfterFunc(s.stop, cancel)()
 		s.waits.Wait(limit, protocol.ID(t.ID))
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if t, err = s.store.GetTask(ctx, t.ID); err != nil {
+		look, cancelLook := context.WithDeadline(ctx, lastLook)
+		defer cancelLook()
+		last, err := s.store.GetTask(look, t.ID)
+		switch {
+		case err == nil:
+			t = last
+		case look.Err() == nil || ctx.Err() != nil:
 			return nil, failure(err)
 		}
+		// Else Postgres takes its time: what the first look saw is an answer, too.
 	}
 	return connect.NewResponse(&penstockv1.WaitTaskResponse{Done: protocol.State(t.State).Terminal(), Task: taskOf(t)}), nil
 }

@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
-	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -27,14 +24,7 @@ import (
 	"github.com/penstock-dev/penstock/protocol/penstock/v1/penstockv1connect"
 )
 
-// TestMain lets more tests run at once than there are cores: they mostly wait
-// for orchestrators to start and stop.
-func TestMain(m *testing.M) {
-	if flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
-		_ = flag.Set("test.parallel", "8")
-	}
-	devtest.Main(m)
-}
+func TestMain(m *testing.M) { devtest.Main(m) }
 
 // env is one orchestrator with its stores, and ways to talk to it.
 type env struct {

@@ -19,7 +19,7 @@ const (
 	sliceEvents = 20_000
 	// searchEvents is how many events a call reads before it leaves the rest to the
 	// next one, searchTime for how long it begins new slices.
-	searchEvents = 200_000
+	searchEvents = 50_000
 	searchTime   = 3 * time.Second
 )
 

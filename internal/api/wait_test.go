@@ -3,11 +3,13 @@ package api_test
 import (
 	"context"
 	"encoding/json"
+	"sync"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
 
+	"github.com/penstock-dev/penstock/internal/chaosproxy"
 	"github.com/penstock-dev/penstock/internal/testkit"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 	"github.com/penstock-dev/penstock/protocol/penstock/v1/penstockv1connect"
@@ -103,23 +105,26 @@ func TestWaitTaskEnds(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	id := e.enqueue(t, pending()).TaskId
+	var all sync.WaitGroup
 	for name, c := range map[string]struct {
 		deadline, least time.Duration
 		limit           int32
 	}{
-		"limit": {time.Minute, 300 * time.Millisecond, 300}, "deadline": {4 * time.Second, 2 * time.Second, 0}, "both": {time.Minute, 100 * time.Millisecond, 100},
+		"limit": {time.Minute, 300 * time.Millisecond, 300}, "deadline": {6 * time.Second, 3 * time.Second, 0}, "both": {time.Minute, 100 * time.Millisecond, 100},
 	} {
 		for _, client := range []penstockv1connect.TaskServiceClient{e.rpc, e.grpc} {
-			start := time.Now()
-			ctx, cancel := context.WithTimeout(t.Context(), c.deadline)
-			w := take(t, startWait(ctx, client, &penstockv1.WaitTaskRequest{TaskId: id, TimeoutMs: c.limit}))
-			cancel()
-			d := w.at.Sub(start)
-			if w.err != nil || w.res.Msg.Done || w.res.Msg.Task.State != "pending" || d < c.least || d > 20*time.Second {
-				t.Errorf("%s: %v, %v after %s", name, w.res, w.err, d)
-			}
+			all.Go(func() {
+				start := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), c.deadline)
+				defer cancel()
+				w := <-startWait(ctx, client, &penstockv1.WaitTaskRequest{TaskId: id, TimeoutMs: c.limit})
+				if d := w.at.Sub(start); w.err != nil || w.res.Msg.Done || w.res.Msg.Task.State != "pending" || d < c.least {
+					t.Errorf("%s: %v, %v after %s", name, w.res, w.err, d)
+				}
+			})
 		}
 	}
+	all.Wait()
 	ctx, cancel := context.WithCancel(t.Context())
 	c := startWait(ctx, e.rpc, &penstockv1.WaitTaskRequest{TaskId: id})
 	cancel()
@@ -139,5 +144,34 @@ func TestWaitTaskEnds(t *testing.T) {
 	}
 	if d := w.at.Sub(start); d > 10*time.Second {
 		t.Errorf("the wait held the stop up for %s", d)
+	}
+}
+
+// TestWaitTaskWhilePostgresHangs: the caller's deadline is kept even if the
+// last look gets no answer: what the first one saw is told.
+func TestWaitTaskWhilePostgresHangs(t *testing.T) {
+	t.Parallel()
+	s := testkit.NewStores(t)
+	proxy := chaosproxy.Postgres(t, s.PostgresURL)
+	cfg := s.Config()
+	cfg.Postgres.URL = proxy.URL
+	e := &env{stores: s, orch: testkit.StartOrchestrator(t, cfg)}
+	e.rpc = dial(t, e.orch.URL)
+	ready(t, e.orch.URL)
+	id := e.enqueue(t, pending()).TaskId
+	polled := proxy.Lose(chaosproxy.Rule{Match: chaosproxy.Has("TerminalAmong"), Silent: true}) // asked while somebody waits
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	defer cancel()
+	waiting := startWait(ctx, e.rpc, &penstockv1.WaitTaskRequest{TaskId: id})
+	select {
+	case <-polled:
+	case <-time.After(testkit.Deadline):
+		t.Fatal("nobody waits")
+	}
+	proxy.Hang(true)
+	w := take(t, waiting)
+	proxy.Hang(false)
+	if w.err != nil || w.res.Msg.Done || w.res.Msg.Task.State != "pending" {
+		t.Errorf("%v, %v; want what the first look saw", w.res, w.err)
 	}
 }

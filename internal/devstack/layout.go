@@ -47,12 +47,12 @@ func layoutOf(dir string) layout {
 	}
 }
 
-// openDir creates and locks the data directory. The layout's paths are free of
+// openDir creates and locks the data directory, an empty one below temp. The layout's paths are free of
 // symbolic links. cleanup gives up everything acquired and, with a temporary
 // directory, removes it.
-func openDir(dir string, a *account) (l layout, cleanup func() error, err error) {
+func openDir(dir, temp string, a *account) (l layout, cleanup func() error, err error) {
 	if dir == "" {
-		path, lock, err := newTempDir(tempBase(a), dataPrefix)
+		path, lock, err := newTempDir(tempBase(temp, a), dataPrefix)
 		if err != nil {
 			return l, nil, err
 		}

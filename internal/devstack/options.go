@@ -25,6 +25,10 @@ type Options struct {
 	// every parent of Dir must be searchable by that user.
 	Dir string
 
+	// TempDir is where a temporary data directory is made; empty means the
+	// system's directory for such.
+	TempDir string
+
 	// Postgres and Redis select the servers. Both false means both.
 	Postgres, Redis bool
 

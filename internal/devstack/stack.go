@@ -75,7 +75,7 @@ func start(ctx context.Context, o Options, f finder) (_ *Stack, err error) {
 	if err != nil {
 		return nil, err
 	}
-	l, cleanup, err := openDir(o.Dir, account)
+	l, cleanup, err := openDir(o.Dir, o.TempDir, account)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package devstack
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -68,10 +69,10 @@ func sweep(base, prefix string) {
 	}
 }
 
-// tempBase returns the directory for temporary data: the system's, or /tmp when
-// the account cannot get there.
-func tempBase(a *account) string {
-	base, err := filepath.EvalSymlinks(os.TempDir())
+// tempBase returns the directory for temporary data: the one wanted, else the
+// system's, or /tmp when the account cannot get there.
+func tempBase(wanted string, a *account) string {
+	base, err := filepath.EvalSymlinks(cmp.Or(wanted, os.TempDir()))
 	if err != nil || a.reach(base) != nil {
 		return "/tmp"
 	}

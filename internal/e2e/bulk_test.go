@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	// bulk is how many dead letters are requeued, at bulkRate a second: 150 in
+	// bulk is how many dead letters are requeued, at bulkRate a second: 40 in
 	// each of 20 chunks.
-	bulk, bulkRate = 3000, 1500
+	bulk, bulkRate = 800, 400
 	bulkType       = "bulk"
 )
 
@@ -122,7 +122,7 @@ func TestKillDuringABulkRequeue(t *testing.T) {
 // figures.
 func TestBulkRequeueKeepsToItsRate(t *testing.T) {
 	t.Parallel()
-	n, rate := 2000, 2000
+	n, rate := 1000, 1000
 	if s := os.Getenv("PENSTOCK_TEST_BULK"); s != "" {
 		var err error
 		if n, err = strconv.Atoi(s); err != nil {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/penstock-dev/penstock/client"
 	"github.com/penstock-dev/penstock/internal/crashpoint"
+	"github.com/penstock-dev/penstock/internal/streams"
+	"github.com/penstock-dev/penstock/internal/testkit"
 	"github.com/penstock-dev/penstock/protocol"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 	"github.com/penstock-dev/penstock/protocol/penstock/v1/penstockv1connect"
@@ -182,26 +184,40 @@ func garbage(stream string) func(c *crashed) func() {
 	}
 }
 
-// running starts a worker with a task that goes on for long, and kills the
-// worker once its claim is known.
+// running has a task claimed by a worker that is never heard of again: by the
+// test, so that the worker is certain not to end the task before it is gone.
 func running(c *crashed, opts ...task.Option) {
 	c.t.Helper()
-	c.injected(c.Client, `{"work_ms":60000}`, append(opts, task.MaxRetries(0))...)
-	w := c.worker(injectConfig)
-	c.eventually("the task runs", "SELECT count(*) = 1 FROM tasks WHERE state = 'running'")
-	w.kill()
+	c.injected(c.Client, `{}`, append(opts, task.MaxRetries(0))...)
+	redis := c.Streams(c.t)
+	var entry streams.Entry
+	testkit.Eventually(c.t, "the task's entry", func() (bool, string) {
+		es, err := redis.ReadNow(c.t.Context(), protocol.StreamTask, protocol.GroupWorkers, "gone", 1)
+		if err != nil || len(es) == 0 {
+			return false, fmt.Sprint(err)
+		}
+		entry = es[0]
+		return true, ""
+	})
+	t, err := protocol.DecodeTask(entry.Values)
+	must(c.t, err)
+	claim := &protocol.Outcome{
+		ID: t.ID, Delivery: t.Delivery, Kind: protocol.OutcomeClaimed, WorkerID: "gone", MessageID: entry.ID, StartedAt: time.Now(), Delay: -1,
+	}
+	must(c.t, redis.Append(c.t.Context(), protocol.StreamResult, [][]any{claim.Values()})[0].Err)
 	c.wants.failed, c.wants.events = 1, eventsDead
 }
 
-// noAnswer has a task time out whose worker is dead.
+// noAnswer has a task time out whose worker is gone.
 func noAnswer(c *crashed) func() {
 	running(c, task.Timeout(400*time.Millisecond))
 	return nil
 }
 
-// lostEntry has Redis forget the entry of a running task, and its worker die.
+// lostEntry has Redis forget the entry of a running task, whose worker is gone.
 func lostEntry(c *crashed) func() {
 	running(c)
+	c.eventually("the task runs", "SELECT count(*) = 1 FROM tasks WHERE state = 'running'")
 	redis := c.Redis(c.t)
 	c.wants.events = "task.created task.claimed task.interrupted task.dlq task.dlq task.failed"
 	p, err := redis.XPending(c.t.Context(), protocol.StreamTask, protocol.GroupWorkers).Result()

@@ -5,7 +5,6 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -26,12 +25,6 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	flag.Parse()
-	// The tests mostly wait: more of them run at once than there are processors.
-	if err := flag.Set("test.parallel", "4"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
 	dir, err := os.MkdirTemp("", "penstock-e2e-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

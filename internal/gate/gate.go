@@ -72,11 +72,14 @@ type Report struct {
 
 const (
 	defaultTimeout = time.Minute
-	// connectTime bounds the search for Redis, and for the queue's stream in it.
+	// connectTime bounds the search for Redis, and for the queue's stream in it,
+	// and what is asked or removed once the replays are over.
 	connectTime = 10 * time.Second
-	// settleTime is how long tasks that are not finished, because something went
-	// wrong or the gate was interrupted, keep their worker.
-	settleTime = 3 * time.Second
+	// settleTime is how long tasks that are not finished when their time is over
+	// keep their worker. Those of a gate that was interrupted have the rest of
+	// their time, up to interruptedTime: a system that works needs little of it,
+	// on a busy machine too.
+	settleTime, interruptedTime = 3 * time.Second, 30 * time.Second
 	// taskTimeout is the start-to-close timeout of the tasks, which take no time.
 	taskTimeout = 10 * time.Second
 	look        = 20 * time.Millisecond
@@ -110,8 +113,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	end := time.Now().Add(o.Timeout)
 	report, err := g.play(ctx)
-	g.settle(ctx)
+	g.settle(ctx, end)
 	err = errors.Join(err, stop())
 	left := g.clean()
 	if err != nil && left != "" {

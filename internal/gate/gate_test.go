@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/penstock-dev/penstock/client"
+	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/gate"
 	"github.com/penstock-dev/penstock/internal/testkit"
 	"github.com/penstock-dev/penstock/protocol"
@@ -23,7 +24,7 @@ import (
 	"github.com/penstock-dev/penstock/worker"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { devtest.Main(m) }
 
 // system is a running orchestrator.
 type system struct {

@@ -58,7 +58,7 @@ func (g *gate) unfinished(ctx context.Context, id string, cause error) (e eviden
 	if errors.Is(cause, context.DeadlineExceeded) || connect.CodeOf(cause) == connect.CodeDeadlineExceeded { // the server may be the first to say so
 		cause = fmt.Errorf("not finished within %s", g.o.Timeout)
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTime)
 	defer cancel()
 	if t, err := g.o.Client.Get(last, Tenant, id); err == nil {
 		e.task = t
@@ -127,9 +127,10 @@ func (g *gate) events(ctx context.Context, id string) (out []*penstockv1.Event, 
 	}
 }
 
-// settle gives tasks that are not finished a moment more with their worker.
-func (g *gate) settle(ctx context.Context) {
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+// settle gives tasks that are not finished a moment more with their worker, or
+// the rest of the time that they had until end.
+func (g *gate) settle(ctx context.Context, end time.Time) {
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(settleTime, min(interruptedTime, time.Until(end))))
 	defer cancel()
 	for _, id := range g.ids {
 		if _, err := g.o.Client.Wait(limit, Tenant, id); err != nil {
@@ -141,7 +142,7 @@ func (g *gate) settle(ctx context.Context) {
 // clean removes the queue's stream, if nothing is left to do in it, and says
 // what is left otherwise.
 func (g *gate) clean() (left string) {
-	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
+	ctx, cancel := context.WithTimeout(context.Background(), connectTime)
 	defer cancel()
 	stream := protocol.TaskStream(g.name)
 	if len(g.ids) == 0 {

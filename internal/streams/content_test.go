@@ -95,7 +95,7 @@ func (f *fixture) pass(t *testing.T, id string) {
 
 func begin(t *testing.T, f *fixture, id string) {
 	t.Helper()
-	if _, err := f.BeginEpoch(t.Context(), "deployment", id); err != nil {
+	if _, err := f.BeginEpoch(t.Context(), "deployment", id, ""); err != nil {
 		t.Fatal(err)
 	}
 }

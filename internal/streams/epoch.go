@@ -15,6 +15,7 @@ const epochKey = "penstock:epoch"
 
 const (
 	epochID         = "id"
+	epochAfter      = "after"
 	epochDeployment = "deployment"
 	epochGeneration = "generation"
 	epochRemade     = "remade"
@@ -25,6 +26,9 @@ type Epoch struct {
 	// ID was chosen when Redis' content was begun; empty: Redis does not know,
 	// because it lost everything or never had it.
 	ID string
+	// After is the ID of the content that whoever began this one missed; empty:
+	// none was known.
+	After string
 	// Deployment is whose content it is: the id that a database was made with.
 	// Empty if ID is.
 	Deployment string
@@ -58,7 +62,7 @@ func (c *Client) Epoch(ctx context.Context) (Epoch, error) {
 }
 
 func parseEpoch(h map[string]string) (e Epoch, err error) {
-	e.ID, e.Deployment, e.Remade = h[epochID], h[epochDeployment], h[epochRemade]
+	e.ID, e.After, e.Deployment, e.Remade = h[epochID], h[epochAfter], h[epochDeployment], h[epochRemade]
 	if g := h[epochGeneration]; g != "" {
 		if e.Generation, err = strconv.ParseInt(g, 10, 64); err != nil || e.Generation < 0 {
 			return e, fmt.Errorf("redis: %s: field %s is %q, want a number: delete the key", epochKey, epochGeneration, g)
@@ -113,9 +117,10 @@ func (e Epoch) Owned(deployment string) error {
 }
 
 // BeginEpoch gives Redis an id if it has none, and returns the one that it has:
-// of several callers at once, one gets through. The error is a *ForeignError if
-// that was another deployment's.
-func (c *Client) BeginEpoch(ctx context.Context, deployment, id string) (string, error) {
+// of several callers at once, one gets through. after is the content that is
+// missed, if any. The error is a *ForeignError if the id that Redis has was
+// another deployment's.
+func (c *Client) BeginEpoch(ctx context.Context, deployment, id, after string) (string, error) {
 	if err := c.write.HSetNX(ctx, epochKey, epochDeployment, deployment).Err(); err != nil {
 		return "", fmt.Errorf("redis: HSETNX %s: %w", epochKey, err)
 	}
@@ -125,6 +130,10 @@ func (c *Client) BeginEpoch(ctx context.Context, deployment, id string) (string,
 	}
 	if err := (Epoch{Deployment: owner}).Owned(deployment); err != nil {
 		return "", err
+	}
+	// Before the id: who sees that must see what it follows.
+	if err := c.write.HSetNX(ctx, epochKey, epochAfter, after).Err(); err != nil {
+		return "", fmt.Errorf("redis: HSETNX %s: %w", epochKey, err)
 	}
 	if err := c.write.HSetNX(ctx, epochKey, epochID, id).Err(); err != nil {
 		return "", fmt.Errorf("redis: HSETNX %s: %w", epochKey, err)

@@ -26,7 +26,7 @@ func TestEpoch(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 10 {
 		wg.Go(func() {
-			id, err := f.BeginEpoch(t.Context(), "ours", fmt.Sprint("id-", i))
+			id, err := f.BeginEpoch(t.Context(), "ours", fmt.Sprint("id-", i), "before")
 			if err != nil {
 				t.Error(err)
 			}
@@ -44,11 +44,11 @@ func TestEpoch(t *testing.T) {
 	if ok, err := f.RaiseGeneration(t.Context(), "another", 0, 99); ok || err != nil {
 		t.Errorf("a generation of another epoch: %t, %v", ok, err)
 	}
-	if e, err = f.Epoch(t.Context()); err != nil || len(ids) != 1 || !ids[e.ID] || e.Generation < 11 || e.Generation > 20 || e.Server != server {
+	if e, err = f.Epoch(t.Context()); err != nil || len(ids) != 1 || !ids[e.ID] || e.After != "before" || e.Generation < 11 || e.Generation > 20 || e.Server != server {
 		t.Errorf("%+v, %v; begun: %v", e, err, ids)
 	}
 	var foreign *streams.ForeignError
-	if _, err := f.BeginEpoch(t.Context(), "another", "id"); !errors.As(err, &foreign) || foreign.Deployment != "ours" || e.Owned("another") == nil || e.Owned("ours") != nil {
+	if _, err := f.BeginEpoch(t.Context(), "another", "id", ""); !errors.As(err, &foreign) || foreign.Deployment != "ours" || e.Owned("another") == nil || e.Owned("ours") != nil {
 		t.Errorf("another deployment's epoch was begun: %v; it is %+v", err, e)
 	}
 	before := e.Generation

@@ -3,17 +3,13 @@ package testkit
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 	"github.com/penstock-dev/penstock/internal/streams"
 	"github.com/penstock-dev/penstock/internal/verify"
@@ -130,16 +126,4 @@ func EventTypes(t testing.TB, s Stores, id protocol.ID) string {
 		t.Fatalf("read events of %s: %v", id, err)
 	}
 	return strings.Join(types, " ")
-}
-
-// Main is devtest.Main for packages whose tests mostly wait: it runs more of
-// them at once than there are processors, unless -parallel says otherwise.
-func Main(m *testing.M) {
-	flag.Parse()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if !given {
-		_ = flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0)))
-	}
-	devtest.Main(m)
 }

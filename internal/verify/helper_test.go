@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/pipeline/enqueue"
 	"github.com/penstock-dev/penstock/internal/pipeline/replay"
 	"github.com/penstock-dev/penstock/internal/testkit"
@@ -16,7 +17,7 @@ import (
 	"github.com/penstock-dev/penstock/protocol"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { devtest.Main(m) }
 
 // run verifies with the rights of the application.
 func run(t testing.TB, s testkit.Stores, o verify.Options) (verify.Summary, []verify.Difference) {

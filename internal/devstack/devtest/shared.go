@@ -1,6 +1,7 @@
 package devtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,12 +45,12 @@ type server struct {
 var (
 	postgresServer = server{
 		env:     PostgresEnv,
-		options: devstack.Options{Postgres: true, FsyncOff: true, MaxConnections: ownConnections},
+		options: devstack.Options{Postgres: true, FsyncOff: true, MaxConnections: ownConnections, TempDir: MemoryDir()},
 		url:     func(s *devstack.Stack) string { return s.PostgresURL },
 	}
 	redisServer = server{
 		env:     RedisEnv,
-		options: devstack.Options{Redis: true, RedisDatabases: ownDatabases},
+		options: devstack.Options{Redis: true, RedisDatabases: ownDatabases, TempDir: MemoryDir()},
 		url:     func(s *devstack.Stack) string { return s.RedisURL },
 	}
 )
@@ -58,6 +59,7 @@ var (
 // start that failed is not tried again.
 func (s *server) get(t testing.TB) string {
 	t.Helper()
+	watch(t)
 	if url := os.Getenv(s.env); url != "" {
 		return url
 	}
@@ -97,9 +99,11 @@ func Shutdown() error {
 // that check for leaks in TestMain, as in goleak.VerifyTestMain(devtest.Runner{M: m}).
 type Runner struct{ M *testing.M }
 
-// Run runs the tests and returns their exit code, or 1 when the tests passed
+// Run runs the tests, as many at once as fit the machine unless -parallel says
+// otherwise, and returns their exit code, or 1 when the tests passed
 // but a shared server did not stop.
 func (r Runner) Run() int {
+	fit()
 	code := r.M.Run()
 	if err := Shutdown(); err != nil {
 		fmt.Fprintf(os.Stderr, "devtest: stopping the shared servers: %v\n", err)
@@ -119,6 +123,8 @@ func Main(m *testing.M) { os.Exit(Runner{M: m}.Run()) }
 // servers do not start, and when they do not stop.
 func Stack(t testing.TB, o devstack.Options) *devstack.Stack {
 	t.Helper()
+	watch(t)
+	o.TempDir = cmp.Or(o.TempDir, MemoryDir())
 	s, err := devstack.Start(t.Context(), o)
 	if err != nil {
 		t.Fatalf("devtest: starting a private stack: %v", err)

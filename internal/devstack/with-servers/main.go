@@ -84,6 +84,7 @@ func startStack(signals <-chan os.Signal) (*devstack.Stack, error) {
 	}()
 	stack, err := devstack.Start(ctx, devstack.Options{
 		FsyncOff:       true,
+		TempDir:        devtest.MemoryDir(),
 		RedisDatabases: 2048,
 		MaxConnections: 500,
 		Log:            slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),

@@ -9,12 +9,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 	"github.com/penstock-dev/penstock/internal/testkit"
 	"github.com/penstock-dev/penstock/protocol"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { devtest.Main(m) }
 
 // replicas are two orchestrators' stages on the same stores: above 50 % and at
 // least 5 retrying tasks, above 5 dead letters of a tenant, 4 refused outcomes

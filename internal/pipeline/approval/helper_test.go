@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/penstock-dev/penstock/internal/config"
+	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/guard"
 	"github.com/penstock-dev/penstock/internal/pipeline/approval"
 	"github.com/penstock-dev/penstock/internal/pipeline/enqueue"
@@ -17,7 +18,7 @@ import (
 	"github.com/penstock-dev/penstock/protocol"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { devtest.Main(m) }
 
 func newRig(t *testing.T) *testkit.Rig {
 	t.Helper()

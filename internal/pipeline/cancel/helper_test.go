@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/penstock-dev/penstock/internal/config"
+	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/pipeline/cancel"
 	"github.com/penstock-dev/penstock/internal/pipeline/enqueue"
 	"github.com/penstock-dev/penstock/internal/testkit"
 	"github.com/penstock-dev/penstock/protocol"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { devtest.Main(m) }
 
 const grace = 300 * time.Millisecond
 

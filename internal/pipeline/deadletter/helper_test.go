@@ -4,11 +4,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/testkit"
 	"github.com/penstock-dev/penstock/protocol"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { devtest.Main(m) }
 
 // rig runs dispatch and what applies outcomes; the dead-letter stage is a
 // test's own to step through.

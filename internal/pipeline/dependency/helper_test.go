@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/penstock-dev/penstock/internal/config"
+	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/pipeline/enqueue"
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
@@ -16,7 +17,7 @@ import (
 	"github.com/penstock-dev/penstock/protocol"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { devtest.Main(m) }
 
 // calm has nothing but the stage under test move tasks on by itself.
 func calm(s testkit.Stores) config.Orchestrator {

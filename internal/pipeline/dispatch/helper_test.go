@@ -10,13 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/testkit"
 	"github.com/penstock-dev/penstock/protocol"
 	"github.com/penstock-dev/penstock/task"
 	"github.com/penstock-dev/penstock/worker"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { devtest.Main(m) }
 
 // full reports whether to run at full size.
 func full() bool { return os.Getenv("PENSTOCK_TEST_FULL") == "1" }

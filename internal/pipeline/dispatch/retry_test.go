@@ -81,7 +81,7 @@ func failOnce(t *testing.T, s testkit.Stores, n int) {
 // became due while no dispatcher ran.
 func TestRetriesDrainInDueOrder(t *testing.T) {
 	t.Parallel()
-	n, window := 5000, 300
+	n, window := 1500, 100
 	if full() {
 		n, window = 100_000, 10_000
 	}

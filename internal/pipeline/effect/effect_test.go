@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/pipeline/effect"
 	"github.com/penstock-dev/penstock/internal/pipeline/replay"
 	"github.com/penstock-dev/penstock/internal/store"
@@ -18,7 +19,7 @@ import (
 	"github.com/penstock-dev/penstock/protocol"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { devtest.Main(m) }
 
 type rig struct {
 	*testkit.Rig

@@ -2,10 +2,7 @@ package enqueue_test
 
 import (
 	"context"
-	"flag"
 	"net/http"
-	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -21,14 +18,7 @@ import (
 	"github.com/penstock-dev/penstock/protocol/penstock/v1/penstockv1connect"
 )
 
-// TestMain lets more tests run at once than there are cores: they mostly wait
-// for orchestrators to start and stop.
-func TestMain(m *testing.M) {
-	if flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
-		_ = flag.Set("test.parallel", "8")
-	}
-	devtest.Main(m)
-}
+func TestMain(m *testing.M) { devtest.Main(m) }
 
 // later keeps a task pending for the whole test.
 const later = int64(3_600_000)

@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/penstock-dev/penstock/internal/config"
+	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/testkit"
 	"github.com/penstock-dev/penstock/protocol"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { devtest.Main(m) }
 
 const visibility = 600 * time.Millisecond
 

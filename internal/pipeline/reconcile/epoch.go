@@ -22,10 +22,11 @@ type Loss string
 
 // The kinds.
 const (
-	// EpochMissing: Redis is empty: FLUSHALL, or a restart without its data.
+	// EpochMissing: Redis is empty, or was until another orchestrator noticed:
+	// FLUSHALL, or a restart without its data.
 	EpochMissing Loss = "epoch_missing"
-	// EpochUnknown: Redis holds an epoch that Postgres does not know: another
-	// orchestrator began it and did not finish the rebuild, or it is an old one.
+	// EpochUnknown: Redis holds an epoch that Postgres does not know, and that
+	// does not follow the one it knows: an old one.
 	EpochUnknown Loss = "epoch_unknown"
 	// GroupMissing: a stream or its group is gone, and the rest is there.
 	GroupMissing Loss = "group_missing"
@@ -86,6 +87,9 @@ func (v view) find() (kind Loss, why string) {
 		return "", ""
 	case v.redis.ID == "":
 		return EpochMissing, "Redis is empty: its epoch is missing"
+	case v.redis.ID != v.epoch() && v.redis.After == v.epoch():
+		// The same loss, seen by the second who looks.
+		return EpochMissing, fmt.Sprintf("Redis was empty: an orchestrator missed its epoch and began epoch %s", v.redis.ID)
 	case v.redis.ID != v.epoch():
 		return EpochUnknown, fmt.Sprintf("Redis holds epoch %s, which Postgres does not know", v.redis.ID)
 	case v.redis.Generation < v.row.Confirmed:
@@ -168,7 +172,7 @@ func (r *Reconciler) tryAgree(ctx context.Context) (a agreement, err error) {
 		kind, why = GroupMissing, fmt.Sprintf("the group of %s was missing", strings.Join(gone, " and of "))
 	}
 	if a.redis.ID == "" {
-		if a.redis.ID, err = r.o.Redis.BeginEpoch(ctx, r.deployment(), uuid.NewString()); err != nil {
+		if a.redis.ID, err = r.o.Redis.BeginEpoch(ctx, r.deployment(), uuid.NewString(), a.epoch()); err != nil {
 			return a, err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/penstock-dev/penstock/internal/pipeline/enqueue"
@@ -205,6 +206,27 @@ func TestLosses(t *testing.T) {
 			}
 			once(t, r, entries)
 		})
+	}
+}
+
+// What a Redis without data is called does not depend on who looks first: not
+// on whether another orchestrator has begun its new epoch already.
+func TestAnEpochThatAnotherBegan(t *testing.T) {
+	t.Parallel()
+	r := all(t, testkit.NewStores(t))
+	round(t, r)
+	complete(t, r)
+	old := r.Raw.HGet(t.Context(), "penstock:epoch", "id").Val()
+	if err := r.Raw.FlushDB(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Client.BeginEpoch(t.Context(), r.Store.Deployment().ID.String(), uuid.NewString(), old); err != nil {
+		t.Fatal(err)
+	}
+	round(t, r)
+	complete(t, r)
+	if got := told(t, r); len(got) != 2 || got[0] != "found epoch_missing" {
+		t.Errorf("told %q", got)
 	}
 }
 

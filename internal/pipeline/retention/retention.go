@@ -88,8 +88,8 @@ type step struct {
 }
 
 const (
-	// partitionInterval is how often partitions are made; they are made a week
-	// ahead.
+	// partitionInterval is how often partitions are made; they are made two
+	// days ahead.
 	partitionInterval = time.Hour
 	recordInterval    = 10 * time.Minute
 	consumerInterval  = 10 * time.Minute

@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"github.com/penstock-dev/penstock/internal/app"
+	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/pipeline/schedule"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/testkit"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { devtest.Main(m) }
 
 const (
 	grace = time.Minute

@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/penstock-dev/penstock/internal/config"
+	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/pipeline/enqueue"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 	"github.com/penstock-dev/penstock/internal/testkit"
 	"github.com/penstock-dev/penstock/protocol"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { devtest.Main(m) }
 
 const (
 	limit = 300 * time.Millisecond // start-to-close timeout

@@ -146,7 +146,7 @@ func (q *Queries) DueQueues(ctx context.Context) ([]*DueQueuesRow, error) {
 }
 
 const ensurePartitions = `-- name: EnsurePartitions :one
-SELECT penstock_ensure_partitions((now() AT TIME ZONE 'UTC')::date - 2, (now() AT TIME ZONE 'UTC')::date + 7)
+SELECT penstock_ensure_partitions((now() AT TIME ZONE 'UTC')::date - 1, (now() AT TIME ZONE 'UTC')::date + 2)
 `
 
 func (q *Queries) EnsurePartitions(ctx context.Context) (int32, error) {

@@ -205,7 +205,7 @@ END
 $$;
 -- +goose StatementEnd
 
-SELECT penstock_ensure_partitions((now() AT TIME ZONE 'UTC')::date - 2, (now() AT TIME ZONE 'UTC')::date + 7);
+SELECT penstock_ensure_partitions((now() AT TIME ZONE 'UTC')::date - 1, (now() AT TIME ZONE 'UTC')::date + 2);
 
 -- +goose StatementBegin
 -- The application's role. Roles belong to the whole cluster: another database

@@ -133,7 +133,9 @@ DELETE FROM instances i WHERE i.seen_at < now() - interval '1 hour'
     AND NOT EXISTS (SELECT 1 FROM dispatch_outbox o WHERE o.owner = i.id);
 
 -- name: EnsurePartitions :one
-SELECT penstock_ensure_partitions((now() AT TIME ZONE 'UTC')::date - 2, (now() AT TIME ZONE 'UTC')::date + 7);
+-- A new row's id is a day old at most, and an hour ahead. Each day costs every
+-- statement something; two to come leave the time to find out why none is made.
+SELECT penstock_ensure_partitions((now() AT TIME ZONE 'UTC')::date - 1, (now() AT TIME ZONE 'UTC')::date + 2);
 
 -- name: GetDeployment :one
 SELECT id, seed, created_at FROM deployment;

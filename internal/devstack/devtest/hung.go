@@ -1,0 +1,24 @@
+package devtest
+
+import (
+	"fmt"
+	"runtime/debug"
+	"testing"
+	"time"
+)
+
+// hungAfter is how long a test may run that uses a server. One that takes longer
+// waits for something that does not come: every wait of a test ends before.
+const hungAfter = 110 * time.Second
+
+// watch ends the process, with the stack of every goroutine, if the test has not
+// ended in time: a test that hangs says at once what it waits for, and not when
+// the time of its whole package is over.
+func watch(t testing.TB) {
+	begun := time.Now()
+	timer := time.AfterFunc(hungAfter, func() {
+		debug.SetTraceback("all")
+		panic(fmt.Sprintf("devtest: %s has run since %s: it hangs. What it waits for is among these goroutines.", t.Name(), begun.Format(time.TimeOnly)))
+	})
+	t.Cleanup(func() { timer.Stop() })
+}
