@@ -23,8 +23,8 @@ var ErrSecondSignal = fmt.Errorf("worker: a second signal cut the drain short: %
 const (
 	handBackWindow, hurriedHandBack = 5 * time.Second, 3 * time.Second
 	flushDeadline, hurriedFlush     = 10 * time.Second, 3 * time.Second
-	// fetchWindow is how long a read that is under way may take to return: it
-	// blocks for streams.Block, and longer only if Redis hangs.
+	// fetchWindow is how long a read that is under way may take to return: it is
+	// unblocked, else it blocks for streams.Block, and longer only if Redis hangs.
 	fetchWindow = streams.Block + time.Second
 )
 

@@ -24,13 +24,15 @@ import (
 )
 
 // Block is how long a blocking read waits at most. A cancelled context does
-// not end a blocked read, and an unset block would wait for ever.
+// not end a blocked read (UnblockAt does), and an unset block would wait for
+// ever.
 const Block = time.Second
 
 // Client holds separate pools for blocking reads, for lease work and for
 // writes, so that readers that block cannot starve an acknowledgement.
 type Client struct {
 	read, lease, write *redis.Client
+	readers            readers
 	log                *slog.Logger
 }
 
@@ -51,6 +53,7 @@ type Options struct {
 
 // New makes a Client; it does not connect yet. The error is about the URL.
 func New(o Options) (*Client, error) {
+	c := &Client{log: o.Log}
 	make1 := func(kind string, size int, wait time.Duration) (*redis.Client, error) {
 		r, err := redis.ParseURL(o.URL)
 		if err != nil {
@@ -69,9 +72,11 @@ func New(o Options) (*Client, error) {
 		r.DialerRetries = 1
 		r.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled} // for managed Redis only; costs a command a connection
 		r.ContextTimeoutEnabled = false                                                                // a deadline would close a socket with a reply under way
+		if kind == "read" {
+			r.OnConnect = c.readers.connected
+		}
 		return redis.NewClient(r), nil
 	}
-	c := &Client{log: o.Log}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}

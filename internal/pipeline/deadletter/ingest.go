@@ -16,6 +16,7 @@ import (
 // stream.
 func (s *Stage) RunIngest(ctx context.Context) error {
 	work := context.WithoutCancel(ctx)
+	defer s.o.Redis.UnblockAt(ctx)()
 	from := streams.History
 	beat := s.o.Pulse.Watch("stream:dlq", quiet, quiet)
 	var relieved time.Time

@@ -111,6 +111,7 @@ func (s *Stage) consume(ctx context.Context, consumer string, beat *lifecycle.Be
 	// A batch is finished even while stopping, so that nothing waits for
 	// another orchestrator's takeover.
 	work := context.WithoutCancel(ctx)
+	defer s.o.Redis.UnblockAt(ctx)()
 	from, count := streams.History, min(firstCount, s.o.MaxBatch)
 	for ctx.Err() == nil {
 		es, err := s.o.Redis.Read(work, protocol.StreamResult, protocol.GroupOrchestrators, consumer, from, count)
