@@ -26,15 +26,37 @@ demo: servers build ## Run the main job once on real servers and check every num
 dev: servers build ## Run a whole system until Ctrl-C
 	@bin/orchestrator dev
 
+# One package more than there are processors at a time, because tests mostly wait;
+# how many tests of each run at once they decide by themselves (devtest). The
+# longest packages first, so that none of them is left for the end. `make check`
+# vets.
+LONGEST := ./internal/e2e ./worker ./internal/pipeline/... ./internal/acceptance ./internal/api
+TESTS = $(if $(filter ./...,$(PKGS)),$(LONGEST)) $(PKGS)
+TESTARGS = -count=1 -vet=off -p $$(($$(nproc) + 1)) $(TESTFLAGS)
+GOTESTSUM := $(TOOLS) gotestsum
+define run-tests
+@go build -o bin/with-servers ./internal/devstack/with-servers
+@mkdir -p .cache
+@code=0; bin/with-servers -- $(GOTESTSUM) --format pkgname --hide-summary skipped --jsonfile .cache/tests.json -- $(TESTARGS) $(1) $(TESTS) || code=$$?; \
+	echo "The ten slowest tests (seconds, without those that others ran in):"; \
+	$(GOTESTSUM) tool slowest --num 10 --jsonfile .cache/tests.json; exit $$code
+endef
+
 .PHONY: test
-test: servers ## Run all tests on real Postgres and Redis
-	@go build -o bin/with-servers ./internal/devstack/with-servers
-	bin/with-servers -- go test -timeout 25m $(PKGS)
+test: servers ## Run all tests on real Postgres and Redis; PKGS=./worker: those of a package, TESTFLAGS: more flags of go test
+	$(call run-tests,-timeout 10m)
 
 .PHONY: race
 race: servers ## Run all tests under the race detector
-	@go build -o bin/with-servers ./internal/devstack/with-servers
-	bin/with-servers -- go test -race -timeout 20m $(PKGS)
+	$(call run-tests,-race -timeout 20m)
+
+.PHONY: nightly
+nightly: servers ## Run the tests that have a long form in it (a backlog of 200,000, 50,000 dead letters)
+	@PENSTOCK_TEST_FULL=1 PENSTOCK_TEST_BULK=50000 $(MAKE) --no-print-directory test PKGS="./internal/pipeline/dispatch ./internal/e2e" TESTFLAGS="-p 1 -run 'Backlog|Retries|Bulk'"
+
+.PHONY: soak-tests
+soak-tests: servers ## Run the tests over and over: shuffled, beside busy loops, with one processor, across midnight, month's and year's end (SOAK_KINDS, SOAK_ROUNDS)
+	@bash hack/soak-tests.sh
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (default 20s)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -66,6 +67,7 @@ func startProcess(c command, log *slog.Logger) (*process, error) {
 		"LC_ALL=C.UTF-8",
 		"TZ=UTC",
 	}
+	cmd.Env = append(cmd.Env, fakedClock()...)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = procAttr(c.deathSig, c.account.credential())
 
@@ -88,6 +90,22 @@ func startProcess(c command, log *slog.Logger) (*process, error) {
 		return nil, fmt.Errorf("devstack: starting %s: %w", c.name, err)
 	}
 	return p, nil
+}
+
+// fakedClock returns the environment by which a server has the clock that
+// FAKETIME asks for, of the library FAKETIME_LIB (libfaketime): clients and
+// servers must agree about the day. hack/soak-tests.sh sets both.
+func fakedClock() (env []string) {
+	lib := os.Getenv("FAKETIME_LIB")
+	if lib == "" {
+		return nil
+	}
+	for _, v := range os.Environ() {
+		if strings.HasPrefix(v, "FAKETIME") {
+			env = append(env, v)
+		}
+	}
+	return append(env, "LD_PRELOAD="+lib)
 }
 
 // pid returns the process id, or 0 when p is nil or has exited.

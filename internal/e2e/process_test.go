@@ -60,6 +60,11 @@ func start(t *testing.T, program string, env []string, args ...string) *process 
 	t.Helper()
 	p := &process{cmd: exec.Command(filepath.Join(bin, program), args...), out: &output{}, done: make(chan struct{})}
 	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + os.TempDir()}, env...)
+	for _, v := range os.Environ() { // another clock is that of all programs
+		if strings.HasPrefix(v, "FAKETIME") {
+			p.cmd.Env = append(p.cmd.Env, v)
+		}
+	}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {

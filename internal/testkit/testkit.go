@@ -221,13 +221,13 @@ func (w *Worker) Ended(t testing.TB) {
 	w.done = nil
 }
 
-// Eventually waits until cond holds, asking every few milliseconds, and fails
-// the test if it does not within Deadline. cond returns a description of what
-// it saw, for the failure.
+// Eventually waits until cond holds, asking again and again, at last every 25
+// ms, and fails the test if it does not within Deadline. cond returns a
+// description of what it saw, for the failure.
 func Eventually(t testing.TB, what string, cond func() (ok bool, saw string)) {
 	t.Helper()
 	end := time.Now().Add(Deadline)
-	for {
+	for pause := time.Millisecond; ; pause = min(2*pause, 25*time.Millisecond) {
 		ok, saw := cond()
 		if ok {
 			return
@@ -238,7 +238,7 @@ func Eventually(t testing.TB, what string, cond func() (ok bool, saw string)) {
 		select {
 		case <-t.Context().Done():
 			t.Fatalf("test ended while waiting: %s; last seen: %s", what, saw)
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
 }

@@ -75,6 +75,11 @@ func TestRedisComesBackWithout(t *testing.T) {
 				t.Fatal(err)
 			}
 			enqueueAll(t, c, "t", 100)
+			// All may be done before anybody looks.
+			testkit.Eventually(t, "the loss is told", func() (bool, string) {
+				got := told(t, r)
+				return len(got) > 0, fmt.Sprint(got)
+			})
 			finished(t, r, 305)
 			complete(t, r)
 			got := told(t, r)
