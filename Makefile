@@ -51,8 +51,8 @@ race: servers ## Run all tests under the race detector
 	$(call run-tests,-race -timeout 20m)
 
 .PHONY: nightly
-nightly: servers ## Run the tests that have a long form in it (a backlog of 200,000, 50,000 dead letters)
-	@PENSTOCK_TEST_FULL=1 PENSTOCK_TEST_BULK=50000 $(MAKE) --no-print-directory test PKGS="./internal/pipeline/dispatch ./internal/e2e" TESTFLAGS="-p 1 -run 'Backlog|Retries|Bulk'"
+nightly: servers ## Run the tests that have a long form in it (a backlog of 200,000, 50,000 dead letters, a fan of 10,000)
+	@PENSTOCK_TEST_FULL=1 PENSTOCK_TEST_BULK=50000 $(MAKE) --no-print-directory test PKGS="./client ./internal/pipeline/dispatch ./internal/e2e" TESTFLAGS="-p 1 -run 'Fan|Backlog|Retries|Bulk'"
 
 .PHONY: soak-tests
 soak-tests: servers ## Run the tests over and over: shuffled, beside busy loops, with one processor, across midnight, month's and year's end (SOAK_KINDS, SOAK_ROUNDS)

@@ -67,7 +67,7 @@ func (s Stores) Config() config.Orchestrator {
 	c := config.DefaultOrchestrator()
 	c.Server.Listen = "127.0.0.1:0"
 	c.Postgres.URL, c.Redis.URL = s.PostgresURL, s.RedisURL
-	c.Postgres.MaxConns = 8
+	c.Postgres.MaxConns = 6
 	c.Recovery.VisibilityTimeout = 5 * time.Second
 	c.Recovery.ReconcileInterval = time.Second
 	c.Recovery.InstanceTTL = time.Second

@@ -2,6 +2,7 @@ package devtest
 
 import (
 	"fmt"
+	"os"
 	"runtime/debug"
 	"testing"
 	"time"
@@ -11,12 +12,19 @@ import (
 // waits for something that does not come: every wait of a test ends before.
 const hungAfter = 110 * time.Second
 
+// Full reports whether tests that have a long form are to run in it (`make
+// nightly`): PENSTOCK_TEST_FULL is 1.
+func Full() bool { return os.Getenv("PENSTOCK_TEST_FULL") == "1" }
+
 // watch ends the process, with the stack of every goroutine, if the test has not
 // ended in time: a test that hangs says at once what it waits for, and not when
 // the time of its whole package is over.
 func watch(t testing.TB) {
-	begun := time.Now()
-	timer := time.AfterFunc(hungAfter, func() {
+	begun, limit := time.Now(), hungAfter
+	if Full() {
+		limit *= 10
+	}
+	timer := time.AfterFunc(limit, func() {
 		debug.SetTraceback("all")
 		panic(fmt.Sprintf("devtest: %s has run since %s: it hangs. What it waits for is among these goroutines.", t.Name(), begun.Format(time.TimeOnly)))
 	})

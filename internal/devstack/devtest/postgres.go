@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -40,16 +41,23 @@ func PostgresTemplate(t testing.TB, name string, prepare func(url string) error)
 	t.Helper()
 	base := postgresServer.get(t)
 	template := templateName(name)
-	ctx, cancel := context.WithTimeout(context.Background(), prepareLimit)
-	defer cancel()
-	err := withConn(ctx, base, func(conn *pgx.Conn) error {
-		return ensureTemplate(ctx, conn, base, template, prepare)
-	})
-	if err != nil {
-		t.Fatalf("devtest: preparing the template database %q: %v", name, err)
+	if _, known := prepared.Load(base + " " + template); !known {
+		ctx, cancel := context.WithTimeout(context.Background(), prepareLimit)
+		defer cancel()
+		err := withConn(ctx, base, func(conn *pgx.Conn) error {
+			return ensureTemplate(ctx, conn, base, template, prepare)
+		})
+		if err != nil {
+			t.Fatalf("devtest: preparing the template database %q: %v", name, err)
+		}
+		prepared.Store(base+" "+template, true)
 	}
 	return freshDatabase(t, base, template)
 }
+
+// prepared are the templates that this process knows to be there, by server and
+// name.
+var prepared sync.Map
 
 // ensureTemplate creates the template unless it is complete, under a lock that
 // ends with the connection. The template mark is set last and so tells complete
@@ -115,11 +123,40 @@ func freshDatabase(t testing.TB, base, template string) string {
 	return target
 }
 
+// administrator is one connection of this process for making and dropping
+// databases: hundreds of tests would open two each.
+type administrator struct {
+	mu   sync.Mutex
+	url  string
+	conn *pgx.Conn
+}
+
+var admin administrator
+
 // onServer runs one statement in the database of url.
 func onServer(url, sql string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), opLimit)
 	defer cancel()
-	return withConn(ctx, url, func(conn *pgx.Conn) error { return execAll(ctx, conn, sql) })
+	admin.mu.Lock()
+	defer admin.mu.Unlock()
+	if admin.conn != nil && (admin.url != url || admin.conn.IsClosed()) {
+		admin.close(ctx)
+	}
+	if admin.conn == nil {
+		conn, err := pgx.Connect(ctx, url)
+		if err != nil {
+			return fmt.Errorf("connecting to the shared server: %w", err)
+		}
+		admin.url, admin.conn = url, conn
+	}
+	return execAll(ctx, admin.conn, sql)
+}
+
+func (a *administrator) close(ctx context.Context) {
+	if a.conn != nil {
+		_ = a.conn.Close(ctx)
+		a.conn = nil
+	}
 }
 
 func withConn(ctx context.Context, url string, f func(*pgx.Conn) error) error {

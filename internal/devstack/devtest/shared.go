@@ -92,6 +92,9 @@ func (s *server) stop(ctx context.Context) error {
 func Shutdown() error {
 	ctx, cancel := context.WithTimeout(context.Background(), opLimit)
 	defer cancel()
+	admin.mu.Lock()
+	admin.close(ctx)
+	admin.mu.Unlock()
 	return errors.Join(postgresServer.stop(ctx), redisServer.stop(ctx))
 }
 

@@ -81,7 +81,7 @@ func fill(t *testing.T, c *client.Client, tasks int) {
 func TestBacklogIsBoundedByTheWindow(t *testing.T) {
 	t.Parallel()
 	tasks, window := 8000, 400
-	if full() {
+	if devtest.Full() {
 		tasks, window = 200_000, 10_000
 	}
 	stack := devtest.Stack(t, devstack.Options{Redis: true})

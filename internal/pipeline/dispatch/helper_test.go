@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -18,9 +17,6 @@ import (
 )
 
 func TestMain(m *testing.M) { devtest.Main(m) }
-
-// full reports whether to run at full size.
-func full() bool { return os.Getenv("PENSTOCK_TEST_FULL") == "1" }
 
 // tally counts executions.
 type tally struct {

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/penstock-dev/penstock/internal/streams"
+	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/testkit"
 	"github.com/penstock-dev/penstock/protocol"
 	"github.com/penstock-dev/penstock/task"
@@ -82,7 +83,7 @@ func failOnce(t *testing.T, s testkit.Stores, n int) {
 func TestRetriesDrainInDueOrder(t *testing.T) {
 	t.Parallel()
 	n, window := 1500, 100
-	if full() {
+	if devtest.Full() {
 		n, window = 100_000, 10_000
 	}
 	s := testkit.NewStores(t)
