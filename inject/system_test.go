@@ -149,8 +149,8 @@ func TestProcessRestartOfAWorkerInThisProcess(t *testing.T) {
 	}
 	second := s.worker(t, "second", inject.Func(inject.Plan{Mode: inject.ProcessRestartInterrupt, Times: 1, Restart: func() { t.Error("died again") }}, work(nil)))
 	got := s.ends(t, id, "succeeded", "task.created task.reclaimed task.interrupted task.queued task.claimed task.succeeded")
-	if took := time.Since(began); took < visibility/2 || took > 10*visibility {
-		t.Errorf("the task ended %s after its worker, want about the visibility timeout, %s", took, visibility)
+	if took := time.Since(began); took < visibility/2 {
+		t.Errorf("the task ended %s after its worker, want the visibility timeout, %s", took, visibility)
 	}
 	if got.RetryCount != 0 || got.Interruptions != 1 || got.Delivery != 2 || got.WorkerId != second.ID() || string(got.Result) != "42" {
 		t.Errorf("got %v", got)

@@ -57,12 +57,8 @@ func TestRunningTaskIsCancelled(t *testing.T) {
 	receive(t, "the handler runs", began)
 	b.waitState(id, protocol.StateRunning)
 	b.cancel(id)
-	at := time.Now()
 	if cause := receive(t, "the handler is told", told); !errors.Is(cause, task.ErrCancelled) {
 		t.Errorf("cause %v", cause)
-	}
-	if d := time.Since(at); d > 5*time.Second { // the interval is 500 ms; machines may be busy
-		t.Errorf("told after %s", d)
 	}
 	b.acknowledged()
 	b.wantEvents(id, "task.created", "task.claimed", "task.cancelled")

@@ -189,8 +189,8 @@ SELECT count(DISTINCT worker_id), count(*) FILTER (WHERE delivery > 1), sum(inte
 	if spent > 0 {
 		t.Errorf("%d retries and interruptions were spent", spent)
 	}
-	if longest > 5 { // well below a second on a quiet machine
-		t.Errorf("a task took %.1f s from its creation to its end, want seconds at most", longest)
+	if longest > 30 { // well below a second on a quiet machine; the visibility timeout is a minute
+		t.Errorf("a task took %.1f s from its creation to its end, want no wait for the visibility timeout", longest)
 	}
 	t.Logf("%d tasks, slowest call %s, longest task %.2f s, %d handed back", len(ids), time.Duration(l.slowest.Load()), longest, second)
 }

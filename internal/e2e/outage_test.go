@@ -162,20 +162,22 @@ func TestEnqueueWhileRedisIsFull(t *testing.T) {
 	addr, health := freeAddr(t), freeAddr(t)
 	s.orchestrator(addr)
 	waitReady(t, addr)
-	w := s.worker(fmt.Sprintf("health_listen: %q\n%s", health, echoConfig))
+	config, open := gated(t)
+	w := s.worker(fmt.Sprintf("health_listen: %q\n%s  echo: {kind: echo}\n", health, config))
 	waitReady(t, health)
 	opts, err := redis.ParseURL(s.RedisURL)
 	must(t, err)
 	rdb := redis.NewClient(opts)
 	t.Cleanup(func() { _ = rdb.Close() })
 	c := testkit.Client(t, "http://"+addr)
-	running := enqueue(t, c, "sleep", `{"ms":1000}`)
+	running := enqueue(t, c, "gated", `1`)
 	waitRunning(t, c, running)
 	must(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	ids := []string{running}
 	for range 20 {
 		ids = append(ids, enqueue(t, c, "echo", `1`))
 	}
+	open()
 	waitUnready(t, addr, "dispatch: due tasks cannot be dispatched for ")
 	waitUnready(t, health, "outcomes: wait for Redis for ")
 	if got, err := c.Get(t.Context(), "", running); err != nil || got.State != "running" {

@@ -209,6 +209,14 @@ func (s *system) serve(program, addr string, env ...string) *process {
 // echoConfig declares one handler for type "echo".
 const echoConfig = "handlers:\n  echo: {kind: echo}\n  sleep: {kind: sleep}\n"
 
+// gated declares a handler for type "gated" that runs until open is called.
+func gated(t *testing.T) (config string, open func()) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "open")
+	const wait = `while [ ! -e "$0" ]; do sleep 0.02; done; echo 1`
+	return fmt.Sprintf("handlers:\n  gated: {kind: exec, command: [sh, -c, '%s', %q]}\n", wait, file), func() { must(t, os.WriteFile(file, nil, 0o600)) }
+}
+
 // worker starts a worker program with a configuration file.
 func (s *system) worker(config string, env ...string) *process {
 	s.t.Helper()

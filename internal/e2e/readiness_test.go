@@ -26,9 +26,6 @@ func waitUnready(t *testing.T, addr string, reasons ...string) {
 	})
 	took := time.Since(began)
 	t.Logf("%q shows after %s", reasons, took.Round(time.Millisecond))
-	if took > 30*time.Second {
-		t.Errorf("it took %s until %q showed, want seconds", took, reasons)
-	}
 }
 
 // alive fails unless /livez answers 200: a store that is away is no reason to
@@ -80,7 +77,8 @@ func TestReadinessOfAWorker(t *testing.T) {
 	t.Parallel()
 	s, stack := private(t)
 	addr, health := freeAddr(t), freeAddr(t)
-	w := s.worker(fmt.Sprintf("health_listen: %q\nshutdown_grace: 1h\n%s", health, echoConfig))
+	config, open := gated(t)
+	w := s.worker(fmt.Sprintf("health_listen: %q\nshutdown_grace: 1h\n%s", health, config))
 	waitUnready(t, health, "queue default: no orchestrator has made its group")
 	s.orchestrator(addr)
 	waitReady(t, health)
@@ -90,11 +88,12 @@ func TestReadinessOfAWorker(t *testing.T) {
 	must(t, syscall.Kill(stack.RedisPID(), syscall.SIGCONT))
 	waitReady(t, health)
 	c := testkit.Client(t, "http://"+addr)
-	id := enqueue(t, c, "sleep", `{"ms":2000}`)
+	id := enqueue(t, c, "gated", `1`)
 	waitRunning(t, c, id)
 	must(t, w.cmd.Process.Signal(syscall.SIGTERM))
 	waitUnready(t, health, "stopping")
 	alive(t, health)
+	open()
 	if code := w.wait(t); code != 0 {
 		t.Errorf("the worker ended with %d:\n%s", code, w.out.tail())
 	}

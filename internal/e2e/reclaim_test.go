@@ -39,7 +39,7 @@ func TestAcceptanceTQP3(t *testing.T) {
 	first := s.worker(injectConfig)
 	var ids []string
 	for range 3 {
-		ids = append(ids, s.injected(c, `{"work_ms":1000}`))
+		ids = append(ids, s.injected(c, `{"work_ms":4000}`))
 	}
 	for _, id := range ids {
 		testkit.Eventually(t, "the task runs", func() (bool, string) {

@@ -124,7 +124,7 @@ func TestHandBackAtTheEndOfTheGrace(t *testing.T) {
 	got := waitFor(t, c, id, "runs elsewhere", func(got *client.Task) bool { return got.State == "running" && got.Delivery == 2 })
 	after := time.Since(began) - grace
 	t.Logf("the claim was applied %s after the end of the grace", after.Round(time.Millisecond))
-	if after < 0 || after > 5*time.Second {
+	if after < 0 || after > 30*time.Second { // the visibility timeout is a minute
 		t.Errorf("it runs again %s after the end of the grace, want at once", after)
 	}
 	unspent(t, got)

@@ -124,7 +124,7 @@ func TestStoresRestartUnderLoad(t *testing.T) {
 		})
 		took := time.Since(began)
 		t.Logf("%s: 200 calls and a run %s after it was back", what, took.Round(time.Millisecond))
-		if took > 10*time.Second {
+		if took > 30*time.Second {
 			t.Errorf("%s: service resumed after %s, want seconds", what, took)
 		}
 		for _, a := range addrs {

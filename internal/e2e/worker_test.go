@@ -84,17 +84,17 @@ func TestWorkerProgramDrains(t *testing.T) {
 	s := &system{Stores: testkit.NewStores(t), t: t, visibility: 20 * time.Second}
 	o := testkit.StartOrchestrator(t, s.Config())
 	c := testkit.Client(t, o.URL)
-	w := s.worker(echoConfig)
-	e, err := c.EnqueueTask(t.Context(), &task.Request{Type: "sleep", Payload: json.RawMessage(`{"ms":1500}`)})
-	if err != nil {
-		t.Fatal(err)
+	config, open := gated(t)
+	w := s.worker(config)
+	id := enqueue(t, c, "gated", `1`)
+	waitRunning(t, c, id)
+	must(t, w.cmd.Process.Signal(syscall.SIGTERM))
+	w.says(t, "worker draining")
+	open()
+	if code := w.wait(t); code != 0 {
+		t.Errorf("the worker ended with %d:\n%s", code, w.out.tail())
 	}
-	testkit.Eventually(t, "the task runs", func() (bool, string) {
-		got, err := c.Get(t.Context(), "", e.TaskID)
-		return err == nil && got.State == "running", fmt.Sprint(got, err)
-	})
-	w.stop(t, syscall.SIGTERM)
-	if got, err := c.Wait(t.Context(), "", e.TaskID); err != nil || got.State != "succeeded" || got.Delivery != 1 {
+	if got, err := c.Wait(t.Context(), "", id); err != nil || got.State != "succeeded" || got.Delivery != 1 {
 		t.Errorf("a task that ran at SIGTERM: %v, %v; want it finished", got, err)
 	}
 	testkit.VerifyLog(t, s.Stores)
@@ -107,22 +107,13 @@ func TestWorkerProgramHandsBack(t *testing.T) {
 	s := &system{Stores: testkit.NewStores(t), t: t, visibility: time.Minute}
 	o := testkit.StartOrchestrator(t, s.Config())
 	c := testkit.Client(t, o.URL)
-	a := s.worker("shutdown_grace: 0s\n" + echoConfig)
-	e, err := c.EnqueueTask(t.Context(), &task.Request{Type: "sleep", Payload: json.RawMessage(`{"duration":"3s"}`)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	testkit.Eventually(t, "the task runs", func() (bool, string) {
-		got, err := c.Get(t.Context(), "", e.TaskID)
-		return err == nil && got.State == "running", fmt.Sprint(got, err)
-	})
-	s.worker(echoConfig).says(t, "worker started")
-	began := time.Now()
-	a.stop(t, syscall.SIGTERM)
-	if took := time.Since(began); took > 2500*time.Millisecond {
-		t.Errorf("the worker took %s to stop without a grace period", took)
-	}
-	got, err := c.Wait(t.Context(), "", e.TaskID)
+	config, _ := gated(t)
+	a := s.worker("shutdown_grace: 0s\n" + config)
+	id := enqueue(t, c, "gated", `1`)
+	waitRunning(t, c, id)
+	s.worker("handlers:\n  gated: {kind: echo}\n").says(t, "worker started")
+	a.stop(t, syscall.SIGTERM) // it would wait for ever
+	got, err := c.Wait(t.Context(), "", id)
 	if err != nil || got.State != "succeeded" || got.Delivery != 2 || got.RetryCount+got.Interruptions != 0 {
 		t.Errorf("%v, %v; want it run again without a retry or an interruption", got, err)
 	}

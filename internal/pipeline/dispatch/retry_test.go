@@ -15,8 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/penstock-dev/penstock/internal/streams"
 	"github.com/penstock-dev/penstock/internal/devstack/devtest"
+	"github.com/penstock-dev/penstock/internal/streams"
 	"github.com/penstock-dev/penstock/internal/testkit"
 	"github.com/penstock-dev/penstock/protocol"
 	"github.com/penstock-dev/penstock/task"

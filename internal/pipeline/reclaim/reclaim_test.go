@@ -29,7 +29,7 @@ func workerThatDies(t *testing.T, s testkit.Stores) {
 	dead := r.Fetch(t, "dead", 5)
 	r.Report(t, dead[0].Outcome(protocol.OutcomeClaimed), dead[1].Outcome(protocol.OutcomeClaimed))
 	again := finish(t, r, 5)
-	if took := time.Since(start); took < visibility || took > 10*visibility+2*time.Second {
+	if took := time.Since(start); took < visibility {
 		t.Errorf("reclaimed after %s, the visibility timeout is %s", took, visibility)
 	}
 	r.WaitState(t, protocol.StateSucceeded, ids...)
