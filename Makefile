@@ -36,10 +36,9 @@ TESTARGS = -count=1 -vet=off -p $$(($$(nproc) + 1)) $(TESTFLAGS)
 GOTESTSUM := $(TOOLS) gotestsum
 define run-tests
 @go build -o bin/with-servers ./internal/devstack/with-servers
-@mkdir -p .cache
+@mkdir -p .cache && rm -f .cache/tests.json
 @code=0; bin/with-servers -- $(GOTESTSUM) --format pkgname --hide-summary skipped --jsonfile .cache/tests.json -- $(TESTARGS) $(1) $(TESTS) || code=$$?; \
-	echo "The ten slowest tests (seconds, without those that others ran in):"; \
-	$(GOTESTSUM) tool slowest --num 10 --jsonfile .cache/tests.json; exit $$code
+	if [ -s .cache/tests.json ]; then echo "The ten slowest tests:"; $(GOTESTSUM) tool slowest --num 10 --jsonfile .cache/tests.json; fi; exit $$code
 endef
 
 .PHONY: test

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Writes a file for `go build -overlay` to DIR, and prints its name: programs
-# built with it add FAKETIME_GO_OFFSET, in seconds, to what time.Now tells.
-# libfaketime does the same for other programs; it can't for Go's, which do not
+# built with it add TEST_CLOCK_OFFSET, in seconds, to what time.Now tells.
+# clock-shim.c does the same for other programs; it can't for Go's, which do not
 # ask the C library. Timers are not touched. Usage: clock-overlay.sh DIR
 set -eu
 dir=${1:?usage: clock-overlay.sh DIR}
@@ -17,7 +17,7 @@ awk '
 	END {
 		if (!done) exit 1
 		print "\nvar fakeOffset = func() int64 {"
-		print "\ts, _ := syscall.Getenv(\"FAKETIME_GO_OFFSET\")"
+		print "\ts, _ := syscall.Getenv(\"TEST_CLOCK_OFFSET\")"
 		print "\tn, _ := atoi(s)"
 		print "\treturn int64(n)"
 		print "}()"

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -92,20 +91,15 @@ func startProcess(c command, log *slog.Logger) (*process, error) {
 	return p, nil
 }
 
-// fakedClock returns the environment by which a server has the clock that
-// FAKETIME asks for, of the library FAKETIME_LIB (libfaketime): clients and
-// servers must agree about the day. hack/soak-tests.sh sets both.
-func fakedClock() (env []string) {
-	lib := os.Getenv("FAKETIME_LIB")
+// fakedClock returns the environment by which a server has another clock, that
+// of the library TEST_CLOCK_LIB: clients and servers must agree about the day.
+// hack/soak-tests.sh sets it.
+func fakedClock() []string {
+	lib := os.Getenv("TEST_CLOCK_LIB")
 	if lib == "" {
 		return nil
 	}
-	for _, v := range os.Environ() {
-		if strings.HasPrefix(v, "FAKETIME") {
-			env = append(env, v)
-		}
-	}
-	return append(env, "LD_PRELOAD="+lib)
+	return []string{"LD_PRELOAD=" + lib, "TEST_CLOCK_OFFSET=" + os.Getenv("TEST_CLOCK_OFFSET")}
 }
 
 // pid returns the process id, or 0 when p is nil or has exited.

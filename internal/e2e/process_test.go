@@ -61,7 +61,7 @@ func start(t *testing.T, program string, env []string, args ...string) *process 
 	p := &process{cmd: exec.Command(filepath.Join(bin, program), args...), out: &output{}, done: make(chan struct{})}
 	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + os.TempDir()}, env...)
 	for _, v := range os.Environ() { // another clock is that of all programs
-		if strings.HasPrefix(v, "FAKETIME") {
+		if strings.HasPrefix(v, "TEST_CLOCK") {
 			p.cmd.Env = append(p.cmd.Env, v)
 		}
 	}
