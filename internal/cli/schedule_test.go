@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/penstock-dev/penstock/internal/testkit"
 )
@@ -69,7 +71,9 @@ func TestScheduleCommand(t *testing.T) {
 	want(t, "enqueue", orch("enqueue", "x", "--id", "later", "--delay", "1h"), ExitOK)
 	want(t, "no time", orch("task", "reschedule", "later"), ExitUsage, "--now")
 	want(t, "bad time", orch("task", "reschedule", "later", "--at", "2030-01-01T00:00:00"), ExitUsage, "RFC 3339")
-	if r = orch("task", "reschedule", "later", "--at", "2027-01-01T01:00:00+01:00", "--reason", "new year"); !strings.Contains(r.out, "2027-01-01 00:00:00.000Z") {
+	year := time.Now().Year() + 2
+	at, shown := fmt.Sprintf("%d-01-01T01:00:00+01:00", year), fmt.Sprintf("%d-01-01 00:00:00.000Z", year)
+	if r = orch("task", "reschedule", "later", "--at", at, "--reason", "new year"); !strings.Contains(r.out, shown) {
 		t.Errorf("reschedule: %s%s", r.out, r.err)
 	}
 	want(t, "now", orch("task", "reschedule", "later", "--now"), ExitOK)

@@ -151,6 +151,25 @@ func (s *Store) Tx(ctx context.Context, fn func(q *dbsqlc.Queries) error) error 
 	return err
 }
 
+// The days that have partitions, from today. A new row's id is a day old at
+// most, and an hour ahead. Each day costs every statement something; two to come
+// leave the time to find out why none is made.
+const firstDay, lastDay = -1, 2
+
+// EnsurePartitions makes the partitions of tasks and event_log that are missing,
+// each in a transaction of its own, so that it never holds the lock of one while
+// it waits for another's. An error (55P03: a table was in use) leaves the others
+// made.
+func (s *Store) EnsurePartitions(ctx context.Context) (err error) {
+	for ahead := firstDay; ahead <= lastDay; ahead++ {
+		for _, parent := range []string{"tasks", "event_log"} {
+			_, e := s.EnsurePartition(ctx, parent, int32(ahead))
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
 // OnEnded has fn be called after each transaction of this Store in which tasks
 // ended that others depend on. It must not block.
 func (s *Store) OnEnded(fn func()) { s.onEnded.Store(&fn) }

@@ -161,7 +161,7 @@ func (j *Janitor) count(what string, n int64) {
 
 // Partitions makes the coming days' partitions.
 func (j *Janitor) Partitions(ctx context.Context) error {
-	if _, err := j.o.Store.EnsurePartitions(ctx); err != nil {
+	if err := j.o.Store.EnsurePartitions(ctx); err != nil {
 		return fmt.Errorf("make partitions (until they are there, the default partition takes the rows): %w", err)
 	}
 	return nil

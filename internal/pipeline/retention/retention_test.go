@@ -131,7 +131,7 @@ func TestPartitionsAndInstances(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, table := range []string{"tasks", "event_log"} {
-		if _, err := r.DB.Exec(t.Context(), "DROP TABLE "+table+suffix); err != nil {
+		if _, err := r.DB.Exec(t.Context(), "DROP TABLE IF EXISTS "+table+suffix); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -145,15 +145,17 @@ func (q *Queries) DueQueues(ctx context.Context) ([]*DueQueuesRow, error) {
 	return items, nil
 }
 
-const ensurePartitions = `-- name: EnsurePartitions :one
-SELECT penstock_ensure_partitions((now() AT TIME ZONE 'UTC')::date - 1, (now() AT TIME ZONE 'UTC')::date + 2)
+const ensurePartition = `-- name: EnsurePartition :one
+SELECT penstock_ensure_partition($1::text, (now() AT TIME ZONE 'UTC')::date + $2::int)
 `
 
-func (q *Queries) EnsurePartitions(ctx context.Context) (int32, error) {
-	row := q.db.QueryRow(ctx, ensurePartitions)
-	var penstock_ensure_partitions int32
-	err := row.Scan(&penstock_ensure_partitions)
-	return penstock_ensure_partitions, err
+// Makes a table's partition of a day, so many days from today, unless it is
+// there; 0: it was, or could not be.
+func (q *Queries) EnsurePartition(ctx context.Context, parent string, ahead int32) (int32, error) {
+	row := q.db.QueryRow(ctx, ensurePartition, parent, ahead)
+	var penstock_ensure_partition int32
+	err := row.Scan(&penstock_ensure_partition)
+	return penstock_ensure_partition, err
 }
 
 const getDeployment = `-- name: GetDeployment :one

@@ -132,10 +132,10 @@ DELETE FROM instances WHERE id = @id;
 DELETE FROM instances i WHERE i.seen_at < now() - interval '1 hour'
     AND NOT EXISTS (SELECT 1 FROM dispatch_outbox o WHERE o.owner = i.id);
 
--- name: EnsurePartitions :one
--- A new row's id is a day old at most, and an hour ahead. Each day costs every
--- statement something; two to come leave the time to find out why none is made.
-SELECT penstock_ensure_partitions((now() AT TIME ZONE 'UTC')::date - 1, (now() AT TIME ZONE 'UTC')::date + 2);
+-- name: EnsurePartition :one
+-- Makes a table's partition of a day, so many days from today, unless it is
+-- there; 0: it was, or could not be.
+SELECT penstock_ensure_partition(sqlc.arg(parent)::text, (now() AT TIME ZONE 'UTC')::date + sqlc.arg(ahead)::int);
 
 -- name: GetDeployment :one
 SELECT id, seed, created_at FROM deployment;
