@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"io/fs"
 	"log/slog"
+	"net/http"
 	"os"
 	"testing"
 	"time"
@@ -123,7 +124,8 @@ type Orchestrator struct {
 	done chan error
 }
 
-// StartOrchestrator runs one until the test ends or Stop is called.
+// StartOrchestrator runs one until the test ends or Stop is called, and returns
+// when it serves.
 func StartOrchestrator(t testing.TB, cfg config.Orchestrator) *Orchestrator {
 	t.Helper()
 	o, err := app.NewOrchestrator(t.Context(), cfg, Log(t))
@@ -134,6 +136,20 @@ func StartOrchestrator(t testing.TB, cfg config.Orchestrator) *Orchestrator {
 	r := &Orchestrator{URL: "http://" + o.Addr(), stop: stop, done: make(chan error, 1)}
 	go func() { r.done <- o.Run(ctx) }()
 	t.Cleanup(func() { r.Stop(t) })
+	Eventually(t, "the orchestrator serves", func() (bool, string) {
+		select {
+		case err := <-r.done:
+			r.done <- err
+			return true, "" // Stop tells why
+		default:
+		}
+		res, err := http.Get(r.URL + "/openapi.json") //nolint:noctx // it is in this process
+		if err != nil {
+			return false, err.Error()
+		}
+		_ = res.Body.Close()
+		return res.StatusCode != http.StatusServiceUnavailable, res.Status
+	})
 	return r
 }
 
