@@ -235,6 +235,12 @@ func (r *Reclaimer) scan(ctx context.Context, stream string) error {
 		if err != nil {
 			return err
 		}
+		for _, e := range got { // Redis gave it away, so by then it was idle for that long
+			if h, ok := holders[e.ID]; ok {
+				h.Idle = max(h.Idle, r.o.VisibilityTimeout)
+				holders[e.ID] = h
+			}
+		}
 		err = r.take(ctx, stream, got, ghosts, holders)
 		for _, e := range got {
 			if delete(r.took, stream+" "+e.ID); err != nil {
