@@ -32,12 +32,12 @@ dev: servers build ## Run a whole system until Ctrl-C
 # vets.
 LONGEST := ./internal/e2e ./worker ./internal/pipeline/... ./internal/acceptance ./internal/api
 TESTS = $(if $(filter ./...,$(PKGS)),$(LONGEST)) $(PKGS)
-TESTARGS = -count=1 -vet=off -p $$(($$(nproc) + 1)) $(TESTFLAGS)
+TESTARGS = -count=1 -vet=off -p $$(($$(nproc) + 1))
 GOTESTSUM := $(TOOLS) gotestsum
 define run-tests
 @go build -o bin/with-servers ./internal/devstack/with-servers
 @mkdir -p .cache && rm -f .cache/tests.json
-@code=0; bin/with-servers -- $(GOTESTSUM) --format pkgname --hide-summary skipped --jsonfile .cache/tests.json -- $(TESTARGS) $(1) $(TESTS) || code=$$?; \
+@code=0; bin/with-servers -- $(GOTESTSUM) --format pkgname --hide-summary skipped --jsonfile .cache/tests.json -- $(TESTARGS) $(1) $(TESTFLAGS) $(TESTS) || code=$$?; \
 	if [ -s .cache/tests.json ]; then echo "The ten slowest tests:"; $(GOTESTSUM) tool slowest --num 10 --jsonfile .cache/tests.json; fi; exit $$code
 endef
 
@@ -51,7 +51,7 @@ race: servers ## Run all tests under the race detector
 
 .PHONY: nightly
 nightly: servers ## Run the tests that have a long form in it (a backlog of 200,000, 50,000 dead letters, a fan of 10,000)
-	@PENSTOCK_TEST_FULL=1 PENSTOCK_TEST_BULK=50000 $(MAKE) --no-print-directory test PKGS="./client ./internal/pipeline/dispatch ./internal/e2e" TESTFLAGS="-p 1 -run 'Fan|Backlog|Retries|Bulk'"
+	@PENSTOCK_TEST_FULL=1 PENSTOCK_TEST_BULK=50000 $(MAKE) --no-print-directory test PKGS="./client ./internal/pipeline/dispatch ./internal/e2e" TESTFLAGS="-p 1 -timeout 40m -run 'Fan|Backlog|Retries|Bulk'"
 
 .PHONY: soak-tests
 soak-tests: servers ## Run the tests over and over: shuffled, beside busy loops, with one processor, across midnight, month's and year's end (SOAK_KINDS, SOAK_ROUNDS)

@@ -46,12 +46,12 @@ clock() {
 		fi
 		apt-get install -y --no-install-recommends gcc libc6-dev >/dev/null
 	fi
-	lib=$(mktemp /tmp/penstock-clock-XXXXXX.so) # the servers' user may not get at this directory
-	cc -O2 -shared -fPIC -o "$lib" hack/clock-shim.c
+	lib=$(mktemp /tmp/penstock-clock-XXXXXX.so) || return 1 # the servers' user may not get at this directory
+	cc -O2 -shared -fPIC -o "$lib" hack/clock-shim.c || return 1
 	chmod 755 "$lib"
 	trap 'rm -f "$lib"' EXIT
-	GOFLAGS="-overlay=$(hack/clock-overlay.sh "$out/overlay")"
-	export GOFLAGS
+	overlay=$(hack/clock-overlay.sh "$out/overlay") || return 1 # set -e does not hold here
+	export GOFLAGS="-overlay=$overlay"
 	go test -vet=off -run '^$' ${PKGS:-./...} >/dev/null # built before the clock is set
 	go build -o /dev/null ./cmd/orchestrator
 	go build -tags crashpoints -o /dev/null ./cmd/orchestrator
@@ -67,8 +67,8 @@ run() (
 		export GOMAXPROCS=1
 		flags="$flags -p 1"
 		;;
-	midnight) clock '2028-01-01 00:00:00 UTC' ;;
-	month) clock '2028-03-01 00:00:00 UTC' ;;
+	midnight) clock '2028-01-01 00:00:00 UTC' || exit 2 ;;
+	month) clock '2028-03-01 00:00:00 UTC' || exit 2 ;;
 	*)
 		echo "soak-tests: no such kind: $kind" >&2
 		exit 2

@@ -191,7 +191,9 @@ func (s *Service) WaitTask(ctx context.Context, req *connect.Request[penstockv1.
 		if d = d.Add(-back); d.Before(until) {
 			until = d
 		}
-		lastLook = d.Add(back / 2)
+		if look := d.Add(back / 2); look.Before(lastLook) {
+			lastLook = look
+		}
 	}
 	t, err := s.find(ctx, req.Msg.Tenant, req.Msg.TaskId)
 	if err != nil {
