@@ -127,10 +127,14 @@ func (g *gate) events(ctx context.Context, id string) (out []*penstockv1.Event, 
 	}
 }
 
-// settle gives tasks that are not finished a moment more with their worker, or
-// the rest of the time that they had until end.
+// settle gives tasks that are not finished a moment more with their worker; if
+// the gate was interrupted, the rest of the time that they had until end.
 func (g *gate) settle(ctx context.Context, end time.Time) {
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(settleTime, min(interruptedTime, time.Until(end))))
+	wait := settleTime
+	if ctx.Err() != nil { // interrupted, and nothing is known to be wrong
+		wait = max(wait, min(interruptedTime, time.Until(end)))
+	}
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), wait)
 	defer cancel()
 	for _, id := range g.ids {
 		if _, err := g.o.Client.Wait(limit, Tenant, id); err != nil {
