@@ -279,7 +279,8 @@ func (c *Client) Get(ctx context.Context, tenant, taskID string) (*Task, error) 
 const lastCall = 200 * time.Millisecond
 
 // Wait returns the task once it is terminal, or ctx's error. It goes on
-// waiting while orchestrators restart.
+// waiting while orchestrators restart. An end within the last 200 ms before ctx's
+// deadline may not be seen.
 func (c *Client) Wait(ctx context.Context, tenant, taskID string) (*Task, error) {
 	if err := checkText([2]string{"tenant", tenant}, [2]string{"task_id", taskID}); err != nil {
 		return nil, err

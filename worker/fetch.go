@@ -23,7 +23,6 @@ func (w *Worker) fetch(ctx context.Context, queue string) {
 	quiet, idle := false, false
 	lost := false // a read failed, and the history has not been read since
 	beat := w.watchFetch(queue)
-	defer w.redis.UnblockAt(ctx)()
 	for {
 		beat.Rest()
 		n := w.acquire(ctx, idle)

@@ -320,7 +320,8 @@ func (w *Worker) Run(ctx context.Context) error {
 		fetchers.Go(func() { w.fetch(ctx, q) })
 	}
 	fetched := make(chan struct{})
-	go func() { fetchers.Wait(); close(fetched) }()
+	unblocked := w.redis.UnblockAt(ctx)
+	go func() { fetchers.Wait(); unblocked(); close(fetched) }()
 	w.phase.Store(consuming)
 	<-ctx.Done()
 	w.phase.Store(stopping)

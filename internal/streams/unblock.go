@@ -2,6 +2,7 @@ package streams
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -15,19 +16,25 @@ type readers struct {
 	ids []int64
 }
 
-// maxReaders is how many of the latest connections are remembered.
-const maxReaders = 64
+// maxReaders is how many of the latest connections are remembered; the reads of
+// others end by themselves.
+const maxReaders = 1024
 
 // connected remembers a connection. A user without the right to ask for its id
-// has reads that end by themselves, after Block.
+// has reads that end by themselves, after Block. Any other error ends the
+// connection: a late answer would be taken for that of the first read.
 func (r *readers) connected(ctx context.Context, cn *redis.Conn) error {
 	id, err := cn.ClientID(ctx).Result()
-	if err == nil {
-		r.mu.Lock()
-		r.ids = append(r.ids, id)
-		r.ids = r.ids[max(0, len(r.ids)-maxReaders):]
-		r.mu.Unlock()
+	if _, refused := errors.AsType[redis.Error](err); refused {
+		return nil
 	}
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ids = append(r.ids, id)
+	r.ids = r.ids[max(0, len(r.ids)-maxReaders):]
 	return nil
 }
 
@@ -40,7 +47,8 @@ func (r *readers) known() []int64 {
 // UnblockAt has the blocked reads of this client end when ctx does, as if
 // nothing had come within Block, so that a program stops at once. An entry that
 // comes at that moment is not lost: Redis either gives it to the read or leaves
-// it undelivered. Call stop when the last read has returned.
+// it undelivered. Call stop when the last read has returned; it does not wait for
+// a command under way, which Close ends.
 func (c *Client) UnblockAt(ctx context.Context) (stop func()) {
 	done := make(chan struct{})
 	release := context.AfterFunc(ctx, func() {

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// hungAfter is how long a test may run that uses a server. One that takes longer
-// waits for something that does not come: every wait of a test ends before.
+// hungAfter is how long a test may run that uses a server, with the subtests that
+// run after it. One that takes longer is taken to wait for something that does
+// not come: testkit's waits end after a minute, and no test needs so long.
 const hungAfter = 110 * time.Second
 
 // Full reports whether tests that have a long form are to run in it (`make

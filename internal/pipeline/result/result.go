@@ -99,6 +99,7 @@ const (
 // Run consumes until ctx ends; a batch that was read is finished first.
 func (s *Stage) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
+	defer s.o.Redis.UnblockAt(gctx)()
 	for i := range max(s.o.Consumers, 1) {
 		beat := s.o.Pulse.Watch(fmt.Sprintf("result-%d", i), quiet, quiet)
 		g.Go(func() error { return s.consume(gctx, fmt.Sprintf("%s-%d", s.o.Consumer, i), beat) })
@@ -111,7 +112,6 @@ func (s *Stage) consume(ctx context.Context, consumer string, beat *lifecycle.Be
 	// A batch is finished even while stopping, so that nothing waits for
 	// another orchestrator's takeover.
 	work := context.WithoutCancel(ctx)
-	defer s.o.Redis.UnblockAt(ctx)()
 	from, count := streams.History, min(firstCount, s.o.MaxBatch)
 	for ctx.Err() == nil {
 		es, err := s.o.Redis.Read(work, protocol.StreamResult, protocol.GroupOrchestrators, consumer, from, count)
