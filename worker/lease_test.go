@@ -98,12 +98,7 @@ func TestLostLeaseCancelsTheHandlerAndItsOutcomeIsRefused(t *testing.T) {
 	if len(ps) != 1 || ps[0].Consumer != loser.ID() {
 		t.Fatalf("pending: %v, want one entry of %s", ps, loser.ID())
 	}
-	if err := b.redis.XClaim(t.Context(), &redis.XClaimArgs{
-		Stream: protocol.StreamTask, Group: protocol.GroupWorkers, Consumer: "thief", Messages: []string{ps[0].ID},
-	}).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if cause := receive(t, "the lease is lost", causes); !errors.Is(cause, task.ErrLeaseLost) {
+	if cause := b.steal(ps[0], causes); !errors.Is(cause, task.ErrLeaseLost) {
 		t.Errorf("the context ended with %v, want ErrLeaseLost", cause)
 	}
 	if got := b.wait(id); string(got.Result) != `"second"` || got.Delivery != 2 || got.RetryCount != 0 {
@@ -124,27 +119,28 @@ func TestLostLeaseCancelsTheHandlerAndItsOutcomeIsRefused(t *testing.T) {
 func TestTheLoserOfALeaseDoesNotAcknowledge(t *testing.T) {
 	t.Parallel()
 	b := setup(t, visibility(3*time.Second))
+	causes, stolen := make(chan error, 1), make(chan struct{})
 	b.raw(worker.Options{}, func(ctx context.Context, _ *task.Raw) (json.RawMessage, error) {
 		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		<-stolen
 		return nil, context.Cause(ctx)
 	})
 	id := b.enqueue(task.Request{})
 	b.waitState(id, protocol.StateRunning)
-	ps := b.pending("default")
-	if err := b.redis.XClaim(t.Context(), &redis.XClaimArgs{
-		Stream: protocol.StreamTask, Group: protocol.GroupWorkers, Consumer: "thief", Messages: []string{ps[0].ID},
-	}).Err(); err != nil {
-		t.Fatal(err)
-	}
+	entry := b.pending("default")[0]
+	b.steal(entry, causes)
+	b.claimAs("thief", entry.ID) // idle for no time, so not to be reclaimed yet
+	close(stolen)
 	// Cancelled only because of the lease: no retry, no interruption is spent.
 	b.waitEvent(id, protocol.EventInterrupted)
 	got := must(b.client.Get(t.Context(), "", id))
 	if got.RetryCount != 0 || got.Interruptions != 0 {
 		t.Errorf("%d retries and %d interruptions were spent, want none", got.RetryCount, got.Interruptions)
 	}
-	stolen := func(p redis.XPendingExt) bool { return p.ID == ps[0].ID && p.Consumer == "thief" }
-	if now := b.pending("default"); !slices.ContainsFunc(now, stolen) {
-		t.Errorf("pending: %v, want %s with the thief", now, ps[0].ID)
+	kept := func(p redis.XPendingExt) bool { return p.ID == entry.ID && p.Consumer == "thief" }
+	if now := b.pending("default"); !slices.ContainsFunc(now, kept) {
+		t.Errorf("pending: %v, want %s with the thief", now, entry.ID)
 	}
 }
 

@@ -185,6 +185,35 @@ func (b *bundle) pending(queue string) []redis.XPendingExt {
 	return ps
 }
 
+// steal gives an entry to another consumer and returns why the handler of its
+// worker was ended. A renewal that had looked at the entry just before may take it
+// back: it is stolen again then.
+func (b *bundle) steal(entry redis.XPendingExt, causes <-chan error) (cause error) {
+	b.t.Helper()
+	testkit.Eventually(b.t, "the lease is lost", func() (bool, string) {
+		select {
+		case cause = <-causes:
+			return true, ""
+		default:
+		}
+		ps := b.pending("default")
+		if slices.ContainsFunc(ps, func(p redis.XPendingExt) bool { return p.ID == entry.ID && p.Consumer == entry.Consumer }) {
+			b.claimAs("thief", entry.ID)
+		}
+		return false, fmt.Sprint("pending: ", ps)
+	})
+	return cause
+}
+
+func (b *bundle) claimAs(consumer, entryID string) {
+	b.t.Helper()
+	if err := b.redis.XClaim(b.t.Context(), &redis.XClaimArgs{
+		Stream: protocol.StreamTask, Group: protocol.GroupWorkers, Consumer: consumer, Messages: []string{entryID},
+	}).Err(); err != nil {
+		b.t.Fatalf("XCLAIM: %v", err)
+	}
+}
+
 // consumers returns the names of the group's consumers.
 func (b *bundle) consumers(queue string) []string {
 	b.t.Helper()
