@@ -38,6 +38,7 @@ func openEntrance(cfg config.Orchestrator, log *slog.Logger) (e entrance, err er
 	if err := checkExposure(cfg, e.listener.Addr(), log); err != nil {
 		return e, errors.Join(err, e.listener.Close())
 	}
+	e.listener = boundConnections(e.listener, cfg.Server.MaxConnections, cfg.Server.MaxConnectionsPerAddress, log)
 	return e, nil
 }
 

@@ -316,7 +316,9 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 		Effects:     api.NewEffects(o.reads, o.effect, auth.Principal),
 	}, rpc.Options{
 		Logger: o.log, Ready: o.ready(stopping), Metrics: promhttp.HandlerFor(o.registry, promhttp.HandlerOpts{}),
-		Interceptors: []connect.Interceptor{auth.Interceptor(o.entrance.tokens)}, Handlers: o.handlers(),
+		Gate: auth.Gate(o.entrance.tokens), Interceptors: []connect.Interceptor{auth.Interceptor(o.entrance.tokens)}, Handlers: o.handlers(),
+		MaxMessageBytes: maxMessageBytes(o.cfg), MaxBatchBytes: max(rpc.DefaultMaxBatchBytes, maxMessageBytes(o.cfg)),
+		Ambient: o.entrance.tokens.Ambient, AllowedHosts: o.cfg.Server.AllowedHosts,
 	})
 	if err != nil {
 		return fmt.Errorf("wire RPC: %w", err)
@@ -368,6 +370,12 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 	o.closeStores()
 	o.log.Info("orchestrator stopped", "instance", o.instance)
 	return err
+}
+
+// maxMessageBytes leaves room for the largest payload and what comes with it.
+func maxMessageBytes(cfg config.Orchestrator) int {
+	const beside = 1 << 20
+	return max(rpc.DefaultMaxMessageBytes, cfg.Enqueue.MaxPayloadBytes+beside)
 }
 
 // serve waits until the RPC server ends.

@@ -99,7 +99,7 @@ func serveTasks(t *testing.T, path string, service penstockv1connect.TaskService
 		Approvals: penstockv1connect.UnimplementedApprovalServiceHandler{}, Schedules: penstockv1connect.UnimplementedScheduleServiceHandler{},
 		Effects: penstockv1connect.UnimplementedEffectServiceHandler{},
 	}, rpc.Options{
-		Logger: log, Interceptors: []connect.Interceptor{auth.Interceptor(file)},
+		Logger: log, Gate: auth.Gate(file), Interceptors: []connect.Interceptor{auth.Interceptor(file)},
 		Handlers: map[string]http.Handler{"/api/v1/internal/": auth.Middleware(file, rpc.WriteProblem, own, auth.RoleAdmin)},
 	})
 	if err != nil {

@@ -89,6 +89,9 @@ func (f *File) Named() bool {
 	return tokens != nil && tokens.Len() > 0
 }
 
+// Ambient reports whether callers may do anything without showing a token.
+func (f *File) Ambient() bool { return f.tokens.Load() == nil || len(f.anonymous) > 0 }
+
 // Check tells whether Open would succeed.
 func Check(path string) error {
 	_, err := Open(path, slog.New(slog.DiscardHandler))

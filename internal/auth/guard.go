@@ -59,10 +59,17 @@ func authorize(c caller, what string, need []string) error {
 	return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("%s, and this token of %s has %s", takes, c.name, orNone(c.roles)))
 }
 
-// Interceptor finds the principal of every call for Principal and Roles, by the
-// tokens of f, and lets it through only if it has a role that the RPC declares.
-// A call with a wrong token does not reach the service (Unauthenticated), nor
-// does one of somebody who may not make it (PermissionDenied).
+// Gate finds the principal of every call for Principal and Roles, by the tokens
+// of f, and lets it through only if it has a role that the RPC declares. A call
+// with a wrong token is refused by its headers alone (Unauthenticated), as is one
+// of somebody who may not make it (PermissionDenied).
+func Gate(f *File) connect.RequestGateFunc {
+	return func(ctx context.Context, spec connect.Spec, _ connect.Peer, h http.Header) (context.Context, error) {
+		return interceptor{f}.admit(ctx, spec, h)
+	}
+}
+
+// Interceptor ends streams whose callers Gate would not let through any more.
 func Interceptor(f *File) connect.Interceptor { return interceptor{f} }
 
 type interceptor struct{ file *File }
@@ -83,19 +90,8 @@ func (i interceptor) admit(ctx context.Context, spec connect.Spec, h http.Header
 	return context.WithValue(ctx, key{}, c), nil
 }
 
-// WrapUnary implements connect.Interceptor.
-func (i interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-		if req.Spec().IsClient {
-			return next(ctx, req)
-		}
-		ctx, err := i.admit(ctx, req.Spec(), req.Header())
-		if err != nil {
-			return nil, err
-		}
-		return next(ctx, req)
-	}
-}
+// WrapUnary implements connect.Interceptor; it changes nothing.
+func (interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc { return next }
 
 // WrapStreamingClient implements connect.Interceptor; it changes nothing.
 func (interceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
@@ -105,14 +101,10 @@ func (interceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect
 // WrapStreamingHandler implements connect.Interceptor.
 func (i interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		ctx, err := i.admit(ctx, conn.Spec(), conn.RequestHeader())
-		if err != nil {
-			return err
-		}
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		go i.attend(ctx, cancel, conn)
-		err = next(ctx, conn)
+		err := next(ctx, conn)
 		if why, ok := errors.AsType[*connect.Error](context.Cause(ctx)); ok {
 			return why
 		}

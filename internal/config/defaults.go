@@ -16,6 +16,8 @@ func DefaultOrchestrator() Orchestrator {
 			Listen:        "127.0.0.1:8080",
 			ShutdownGrace: 20 * time.Second,
 			StartDeadline: time.Minute,
+
+			MaxConnections: 8000, MaxConnectionsPerAddress: 1000,
 		},
 		Postgres: Postgres{Role: "penstock_app", MaxConns: 16, AutoMigrate: true},
 		Enqueue: Enqueue{

@@ -107,6 +107,7 @@ func TestEverySetting(t *testing.T) {
 	samples := map[string]string{
 		"server.listen": ":1", "postgres.url": "postgres://h/d", "redis.url": "redis://h",
 		"postgres.role": "r", "retry.strategy": "fixed", "log.level": "warn", "log.format": "json",
+		"server.allowed_hosts": "penstock.example.com, *.svc.cluster.local", "server.max_connections": "70",
 		"health_listen": ":2", "queues": "a, b", "http.allow": "example.com, 10.0.0.0/8", "server": "https://h",
 		"retry.base": "3s", "retry.schedule": "1s,2s", "enqueue.max_schedule_ahead": "2s", "retry.max_backoff": "31s",
 		"retention.dead_letters": "720h", "retention.tasks": "720h", "retention.idempotency_keys": "720h", "retention.consumers": "720h", "retention.tombstones": "1h", "retention.effects": "720h", "schedules.keep_fires": "48h", "auth.tokens_file": write(t, "tokens", "alice 0123456789abcdef"),

@@ -21,6 +21,11 @@ func (c Orchestrator) check() *faults {
 	f.rules(c)
 	f.address("server.listen", c.Server.Listen)
 	f.serverTLS(c.Server.TLS)
+	for _, name := range c.Server.AllowedHosts {
+		if !hostPattern.MatchString(name) {
+			f.addf("server.allowed_hosts", "must be names without a port, such as penstock.example.com, *.example.com or *, got %q", name)
+		}
+	}
 	if _, err := auth.ParseRoles(c.Auth.AnonymousRoles); err != nil {
 		f.addf("auth.anonymous_roles", "%v", err)
 	}
@@ -35,6 +40,9 @@ func (c Orchestrator) check() *faults {
 	}
 	return f
 }
+
+// hostPattern is a name as server.allowed_hosts has them.
+var hostPattern = regexp.MustCompile(`^(\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)$`)
 
 // RequirePostgres returns an error if no Postgres URL is configured.
 func (c Orchestrator) RequirePostgres() error { return require("postgres.url", c.Postgres.URL) }

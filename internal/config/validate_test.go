@@ -40,6 +40,7 @@ func TestOrchestratorValidate(t *testing.T) {
 		{"listen", func(c *Orchestrator) { c.Server.Listen = ":0" }, ""},
 		{"listen", func(c *Orchestrator) { c.Server.Listen = "[::1]:8080" }, ""},
 		{"listen", func(c *Orchestrator) { c.Server.Listen = "8080" }, `server.listen: must be host:port, got "8080"`},
+		{"hosts", func(c *Orchestrator) { c.Server.AllowedHosts = []string{"a.example:80"} }, `server.allowed_hosts: must be names without a port`},
 		{"listen", func(c *Orchestrator) { c.Server.Listen = "h:http" }, "server.listen: must end in a port"},
 		{"listen", func(c *Orchestrator) { c.Server.Listen = "h:65536" }, "server.listen: must end in a port"},
 		{"listen", func(c *Orchestrator) { c.Server.Listen = "h:080" }, "server.listen: must end in a plain port number"},

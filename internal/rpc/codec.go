@@ -27,16 +27,16 @@ const (
 // codecOptions returns the options that make a Connect handler use the codecs
 // of this package. Only handlers with an interceptor of this package may use
 // them: see markInvalid.
-func codecOptions(log *slog.Logger) connect.HandlerOption {
+func codecOptions(log *slog.Logger, l limits) connect.HandlerOption {
 	return connect.WithHandlerOptions(
-		connect.WithCodec(protoCodec{}),
-		connect.WithCodec(jsonCodec{name: codecJSON, log: log}),
-		connect.WithCodec(jsonCodec{name: codecJSONCharset, log: log}),
+		connect.WithCodec(protoCodec{l}),
+		connect.WithCodec(jsonCodec{name: codecJSON, log: log, limits: l}),
+		connect.WithCodec(jsonCodec{name: codecJSONCharset, log: log, limits: l}),
 	)
 }
 
 // protoCodec is binary protobuf for Connect handlers.
-type protoCodec struct{}
+type protoCodec struct{ limits limits }
 
 func (protoCodec) Name() string   { return codecProto }
 func (protoCodec) IsBinary() bool { return true }
@@ -52,12 +52,19 @@ func (protoCodec) MarshalAppend(b []byte, v any) ([]byte, error) {
 }
 
 // Unmarshal decodes a message; see markInvalid for what it does when it cannot.
-func (protoCodec) Unmarshal(data []byte, v any) error {
+func (c protoCodec) Unmarshal(data []byte, v any) error {
 	m, err := asMessage(v)
 	if err != nil {
 		return err
 	}
-	if err := proto.Unmarshal(data, m); err != nil {
+	if len(data) > alwaysFits {
+		md := m.ProtoReflect().Descriptor()
+		b := c.limits.budgetOf(md)
+		if err := b.checkWire(md, data, 0); err != nil {
+			return markInvalid(m, err)
+		}
+	}
+	if err := (proto.UnmarshalOptions{RecursionLimit: maxNesting}).Unmarshal(data, m); err != nil {
 		return markInvalid(m, &inputError{message: "bad protobuf: " + cleanMessage(err)})
 	}
 	return nil
@@ -65,8 +72,9 @@ func (protoCodec) Unmarshal(data []byte, v any) error {
 
 // jsonCodec is JSON for Connect handlers, with and without REST before them.
 type jsonCodec struct {
-	name string
-	log  *slog.Logger
+	name   string
+	log    *slog.Logger
+	limits limits
 }
 
 func (c jsonCodec) Name() string   { return c.name }
@@ -95,7 +103,7 @@ func (c jsonCodec) Unmarshal(data []byte, v any) error {
 	if err != nil {
 		return err
 	}
-	if err := unMarshalJSON(data, m); err != nil {
+	if err := unMarshalJSON(data, m, c.limits.budgetOf(m.ProtoReflect().Descriptor())); err != nil {
 		return markInvalid(m, err)
 	}
 	return nil
@@ -174,7 +182,7 @@ func invalidInput(why *inputError) *protocol.Error {
 
 // restCodec is JSON for the transcoder. It never meets a message with a mark,
 // so it reports errors as they are.
-type restCodec struct{}
+type restCodec struct{ limits limits }
 
 var _ vanguard.RESTCodec = restCodec{}
 
@@ -182,8 +190,8 @@ func (restCodec) Name() string { return codecJSON }
 
 func (restCodec) MarshalAppend(b []byte, m proto.Message) ([]byte, error) { return MarshalJSON(b, m) }
 
-func (restCodec) Unmarshal(data []byte, m proto.Message) error {
-	if err := unMarshalJSON(data, m); err != nil {
+func (c restCodec) Unmarshal(data []byte, m proto.Message) error {
+	if err := unMarshalJSON(data, m, c.limits.budgetOf(m.ProtoReflect().Descriptor())); err != nil {
 		return ToConnect(invalidInput(err))
 	}
 	return nil
@@ -202,10 +210,10 @@ func (restCodec) MarshalAppendField(b []byte, m proto.Message, fd protoreflect.F
 }
 
 // UnmarshalField sets one field of m to the value in data.
-func (restCodec) UnmarshalField(data []byte, m proto.Message, fd protoreflect.FieldDescriptor) error {
+func (c restCodec) UnmarshalField(data []byte, m proto.Message, fd protoreflect.FieldDescriptor) error {
 	single := m.ProtoReflect().New()
 	text := bytes.Join([][]byte{[]byte(`{"` + fd.TextName() + `":`), data, {'}'}}, nil)
-	if err := unMarshalJSON(text, single.Interface()); err != nil {
+	if err := unMarshalJSON(text, single.Interface(), c.limits.budgetOf(single.Descriptor())); err != nil {
 		return ToConnect(invalidInput(err))
 	}
 	if single.Has(fd) {

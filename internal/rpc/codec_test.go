@@ -100,7 +100,7 @@ func TestUnmarshalKeepsRawText(t *testing.T) {
 	text := `{"tasks":[{"type":"a","payload": ` + one + ` ,"delayMs":"5"},{"p\u0061yload":` + two + `,"delay_ms":6},` +
 		`{"payload":null},{"payload":-0}],"ids_only":true}`
 	var m penstockv1.EnqueueBatchRequest
-	if err := unMarshalJSON([]byte(text), &m); err != nil {
+	if err := unMarshalJSON([]byte(text), &m, budget{}); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{one, strings.TrimSpace(two), "", "-0"}
@@ -148,7 +148,7 @@ func TestUnmarshalErrors(t *testing.T) {
 		{enqueue, "{\"type\":\"\xff\"}", ""}, {enqueue, "{\"payload\":\"\xff\"}", ""},
 		{get, `{"nope":1}`, "nope"}, {get, `{} x`, ""}, {get, `{"tenant":"a","tenant":"b"}`, ""}, {get, "{\"tenant\":\"\xff\"}", ""},
 	} {
-		err := unMarshalJSON([]byte(tc.text), tc.m)
+		err := unMarshalJSON([]byte(tc.text), tc.m, budget{})
 		if err == nil {
 			t.Errorf("%.80s: accepted", tc.text)
 			continue
@@ -235,14 +235,14 @@ func TestOtherShapes(t *testing.T) {
 		`"by_key":{},"plain":"","f":0,"e":"ZERO","u":[]},"y\"":{"raws":[],"self":null,"by_key":{},"plain":"","f":0,"e":7,"u":[]}},` +
 		`"plain":"AAE=","f":"NaN","e":"ONE","u":[18446744073709551615]}`
 	m := dynamicpb.NewMessage(md)
-	if err := unMarshalJSON([]byte(text), m); err != nil {
+	if err := unMarshalJSON([]byte(text), m, budget{}); err != nil {
 		t.Fatal(err)
 	}
 	b, err := MarshalJSON(nil, m)
 	if err != nil || string(b) != text {
 		t.Errorf("%v\n got %s\nwant %s", err, b, text)
 	}
-	if err := unMarshalJSON([]byte(`{"by_key":{"x":{"nope":1}}}`), m); err == nil || err.field != `by_key["x"].nope` {
+	if err := unMarshalJSON([]byte(`{"by_key":{"x":{"nope":1}}}`), m, budget{}); err == nil || err.field != `by_key["x"].nope` {
 		t.Errorf("%v", err)
 	}
 }
@@ -285,7 +285,7 @@ func FuzzRoundTrip(f *testing.F) {
 		if !json.Valid(text) {
 			t.Fatalf("not JSON: %s", text)
 		}
-		if err := unMarshalJSON(text, &back); err != nil {
+		if err := unMarshalJSON(text, &back, budget{}); err != nil {
 			t.Fatalf("%v: %s", err, text)
 		}
 		if !proto.Equal(&m, &back) {
@@ -322,7 +322,7 @@ func FuzzUnmarshal(f *testing.F) {
 	f.Add(`{"tasks":[{"payload":nul}]}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		var m, back penstockv1.EnqueueBatchRequest
-		if unMarshalJSON([]byte(text), &m) != nil {
+		if unMarshalJSON([]byte(text), &m, budget{}) != nil {
 			return
 		}
 		if !json.Valid([]byte(text)) {
@@ -332,7 +332,7 @@ func FuzzUnmarshal(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := unMarshalJSON(again, &back); err != nil || !proto.Equal(&m, &back) {
+		if err := unMarshalJSON(again, &back, budget{}); err != nil || !proto.Equal(&m, &back) {
 			t.Fatalf("%v: %s", err, again)
 		}
 	})
@@ -361,7 +361,7 @@ func BenchmarkUnmarshalEnqueue(b *testing.B) {
 	text := []byte(menBody)
 	var m penstockv1.EnqueueRequest
 	for b.Loop() {
-		if err := unMarshalJSON(text, &m); err != nil {
+		if err := unMarshalJSON(text, &m, budget{}); err != nil {
 			b.Fatal(err)
 		}
 	}

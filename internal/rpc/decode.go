@@ -42,14 +42,15 @@ func (e *inputError) under(outer string) *inputError {
 }
 
 // unmarshalOptions refuse unknown fields.
-var unmarshalOptions = protojson.UnmarshalOptions{}
+var unmarshalOptions = protojson.UnmarshalOptions{RecursionLimit: maxDepth}
 
 // unmarshalJSON decodes one message, the inverse of marshalJSON; it accepts
 // snake_case and lowerCamelCase names and 64-bit integers as numbers or
 // strings. A raw_json member becomes its own text without the white space
 // around it; null becomes the empty value. Repeated or unknown members, text
-// after the message, and invalid UTF-8 are refused. m is overwritten.
-func unMarshalJSON(data []byte, m proto.Message) *inputError {
+// after the message, and invalid UTF-8 are refused, as is a message that would
+// take more memory than b allows, before it is built. m is overwritten.
+func unMarshalJSON(data []byte, m proto.Message, b budget) *inputError {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return &inputError{message: "the message is empty; send a JSON object"}
 	}
@@ -61,8 +62,8 @@ func unMarshalJSON(data []byte, m proto.Message) *inputError {
 	if err != nil {
 		return &inputError{message: err.Error()}
 	}
-	d := decoder{scanner: scanner{data: data}}
-	if p.raw {
+	d := decoder{scanner: scanner{data: data, budget: b}}
+	if p.raw || len(data) > alwaysFits {
 		if err := d.extract(p); err != nil {
 			return err
 		}
@@ -115,6 +116,9 @@ func (d *decoder) object(p *plan) *inputError {
 		return d.errorf("nested deeper than %d levels", maxDepth)
 	}
 	defer func() { d.depth-- }()
+	if err := d.spend(p.size); err != nil {
+		return err
+	}
 	seen := make([]bool, len(p.fields))
 	return d.members(func(name string) *inputError {
 		f := p.byName[name]
@@ -213,8 +217,13 @@ func (d *decoder) nested(p *plan) *inputError {
 
 // replace takes one raw value out of the text.
 func (d *decoder) replace() *inputError {
+	spent := d.spent
 	raw, err := d.value()
 	if err != nil {
+		return err
+	}
+	d.spent = spent // it stays text
+	if err := d.spend(3 * scalarBytes); err != nil {
 		return err
 	}
 	start := d.pos - len(raw)

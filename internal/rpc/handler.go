@@ -73,6 +73,7 @@ func NewHandler(s Services, o Options) (*Router, error) {
 		get("/metrics", o.Metrics, http.MethodHead)
 	}
 	r.probes(ready)
+	r.browsers = newBrowsers(o)
 	return r, nil
 }
 
@@ -86,13 +87,7 @@ func newRESTHandler(services []service, o Options) (http.Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rpc: transcoder: %w", err)
 	}
-	return &restHandler{
-		transcoder:      transcoder,
-		routes:          routes,
-		log:             o.Logger,
-		maxBatchBytes:   int64(o.MaxBatchBytes),
-		maxMessageBytes: int64(o.MaxMessageBytes),
-	}, nil
+	return &restHandler{transcoder: transcoder, routes: routes, log: o.Logger, limits: o.limits(), gate: o.Gate}, nil
 }
 
 // check reports options out of bounds.
@@ -123,15 +118,12 @@ func handlerOptions(o Options) []connect.HandlerOption {
 	inner := &interceptor{log: o.Logger}
 	interceptors := append([]connect.Interceptor{mapper{inner}}, o.Interceptors...)
 	return []connect.HandlerOption{
-		codecOptions(o.Logger),
+		codecOptions(o.Logger, o.limits()),
+		connect.WithRequestGate(inner.gate(o.Gate)),
 		connect.WithInterceptors(append(interceptors, inner)...),
 		connect.WithCompressMinBytes(compressMinBytes),
 		connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
-			limit := o.MaxMessageBytes
-			if spec.Procedure == penstockv1connect.TaskServiceEnqueueBatchProcedure {
-				limit = o.MaxBatchBytes
-			}
-			return []connect.HandlerOption{connect.WithReadMaxBytes(limit)}
+			return []connect.HandlerOption{connect.WithReadMaxBytes(o.limits().ofProcedure(spec.Procedure))}
 		}),
 	}
 }
@@ -150,7 +142,7 @@ func newTranscoder(services []service, o Options) (*vanguard.Transcoder, error) 
 		)
 	}
 	return vanguard.NewTranscoder(targets,
-		vanguard.WithCodec(func(vanguard.TypeResolver) vanguard.Codec { return restCodec{} }),
+		vanguard.WithCodec(func(vanguard.TypeResolver) vanguard.Codec { return restCodec{o.limits()} }),
 		vanguard.WithUnknownHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			notFound().write(w)
 		})),
@@ -176,6 +168,7 @@ type Router struct {
 	own      map[string]http.Handler // by prefix; see Options.Handlers
 	exact    map[string]http.Handler
 	prefixes map[string]http.Handler // up to and with a slash
+	browsers *browsers
 }
 
 // probes adds health and reflection.
@@ -231,7 +224,11 @@ func (r *Router) find(path string) (string, http.Handler) {
 
 // ServeHTTP implements http.Handler.
 func (r *Router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if _, h := r.find(req.URL.Path); h != nil {
+	if pattern, h := r.find(req.URL.Path); h != nil {
+		if p := r.browsers.refuse(req, pattern); p != nil {
+			p.write(w)
+			return
+		}
 		h.ServeHTTP(w, req)
 		return
 	}

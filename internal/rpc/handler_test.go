@@ -300,10 +300,10 @@ func TestOpenAPI(t *testing.T) {
 	if err != nil || all != rpcs-1 { // WatchEvents is server-sent events instead
 		t.Fatalf("%d routes of %d RPCs: %v, %v", all, rpcs, routes, err)
 	}
-	routes.insert(http.MethodGet, watchPath)
+	routes.insert(http.MethodGet, watchPath, nil)
 	for method, templates := range routes {
-		for _, parts := range templates {
-			if path := strings.Join(parts, "/"); doc.Paths[path][strings.ToLower(method)] == nil {
+		for _, template := range templates {
+			if path := strings.Join(template.parts, "/"); doc.Paths[path][strings.ToLower(method)] == nil {
 				t.Errorf("no %s %s", method, path)
 			}
 		}

@@ -208,6 +208,9 @@ func (s *testServer) do(method, path, body string, headers ...string) reply {
 	}
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")
+		if name == "Host" {
+			req.Host = value
+		}
 		req.Header.Set(name, value)
 	}
 	resp, err := s.http.Do(req)

@@ -50,6 +50,21 @@ func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	}
 }
 
+// gate maps the errors of a gate, and its panics.
+func (i *interceptor) gate(next connect.RequestGateFunc) connect.RequestGateFunc {
+	return func(ctx context.Context, spec connect.Spec, peer connect.Peer, header http.Header) (out context.Context, err error) {
+		defer func() {
+			if r := recover(); r != nil {
+				out, err = nil, i.panicked(ctx, spec.Procedure, r)
+			}
+		}()
+		if out, err = next(ctx, spec, peer, header); err != nil {
+			return nil, i.fail(ctx, spec.Procedure, err)
+		}
+		return out, nil
+	}
+}
+
 // admit refuses a request that the service must not see, and completes it
 // from its headers.
 func (i *interceptor) admit(req connect.AnyRequest) error {

@@ -45,6 +45,18 @@ type Options struct {
 	// WatchKeepAlive is the time between keep-alive comments on
 	// GET /api/v1/events/watch. 0: DefaultWatchKeepAlive.
 	WatchKeepAlive time.Duration
+	// Gate decides by a call's headers whether it may be made, before anything of
+	// its body is read, and may return the context that the call goes on with. Its
+	// errors are mapped as the services' are (see ToConnect). Nil: every call may.
+	Gate connect.RequestGateFunc
+	// Ambient tells whether a request may do anything although it shows no token: a
+	// browser that is made to send it by a stranger's page could, too. Such requests
+	// must name this server in Host by an IP address, a name without a dot, or one
+	// of AllowedHosts (see Browsers). Nil: no.
+	Ambient func() bool
+	// AllowedHosts are further names, without a port; "*.example.com" stands for all
+	// below example.com, "*" for every name.
+	AllowedHosts []string
 	// Interceptors run around every call of the services, the first outermost,
 	// also for requests that the service will not see because they cannot be
 	// decoded. They see errors that are mapped already; their own errors are
@@ -57,6 +69,8 @@ type Options struct {
 	// like those of the REST API: see WriteProblem.
 	Handlers map[string]http.Handler
 }
+
+func (o Options) limits() limits { return limits{batch: o.MaxBatchBytes, message: o.MaxMessageBytes} }
 
 // withDefaults returns o with every zero value replaced.
 func (o Options) withDefaults() Options {
@@ -71,6 +85,11 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxMessageBytes == 0 {
 		o.MaxMessageBytes = DefaultMaxMessageBytes
+	}
+	if o.Gate == nil {
+		o.Gate = func(ctx context.Context, _ connect.Spec, _ connect.Peer, _ http.Header) (context.Context, error) {
+			return ctx, nil
+		}
 	}
 	if o.WatchKeepAlive == 0 {
 		o.WatchKeepAlive = DefaultWatchKeepAlive

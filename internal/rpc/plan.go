@@ -18,6 +18,8 @@ type plan struct {
 	raw bool
 	// wide: the message or one inside it has 64-bit integers.
 	wide bool
+	// size is what an empty message takes, in bytes.
+	size int
 }
 
 // special reports whether protojson alone would not do.
@@ -62,7 +64,7 @@ func buildPlan(md protoreflect.MessageDescriptor, built map[protoreflect.FullNam
 	if p, ok := built[md.FullName()]; ok {
 		return p, nil
 	}
-	p := &plan{byName: map[string]*field{}}
+	p := &plan{byName: map[string]*field{}, size: sizeOf(md)}
 	built[md.FullName()] = p
 	if isWellKnown(md) {
 		return p, nil

@@ -2,7 +2,12 @@ package rpc
 
 import (
 	"bytes"
+	"compress/flate"
+	"compress/gzip"
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"mime"
 	"net/http"
@@ -20,11 +25,8 @@ import (
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 )
 
-// Paths of the REST API that need care.
-const (
-	restPrefix = "/api/v1/"
-	batchPath  = "/api/v1/tasks/batch"
-)
+// restPrefix begins the paths of the REST API.
+const restPrefix = "/api/v1/"
 
 // maxErrorBody bounds how much of an error's body is kept; errors are short.
 const maxErrorBody = 1 << 20
@@ -32,31 +34,105 @@ const maxErrorBody = 1 << 20
 // restHandler prepares REST calls for the transcoder and turns the errors that
 // come back into problem+json.
 type restHandler struct {
-	transcoder      http.Handler
-	routes          routes
-	log             *slog.Logger
-	maxBatchBytes   int64
-	maxMessageBytes int64
+	transcoder http.Handler
+	routes     routes
+	log        *slog.Logger
+	limits     limits
+	gate       connect.RequestGateFunc
 }
 
 // ServeHTTP implements http.Handler.
 func (h *restHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	limit := h.maxMessageBytes
-	if r.URL.Path == batchPath {
-		limit = h.maxBatchBytes
+	path := strings.ReplaceAll(r.URL.EscapedPath(), ":", "%3A")
+	found := h.routes.find(r.Method, path)
+	limit := int64(h.limits.message)
+	if found != nil {
+		limit = int64(h.limits.of(found.method.Input()))
+		ctx, err := h.admit(r, found)
+		if err != nil {
+			WriteProblem(w, err)
+			return
+		}
+		r = r.WithContext(ctx)
+		// A form of another site has none that is.
+		if r.ContentLength != 0 && !bodyless(r.Method) && !isJSON(r.Header.Values("Content-Type")) {
+			newProblem(http.StatusUnsupportedMediaType, "send JSON with Content-Type: application/json", nil).write(w)
+			return
+		}
 	}
 	if p := refuse(r, limit); p != nil {
 		p.write(w)
 		return
 	}
-	out := h.prepare(r)
-	if out.Body != nil {
-		out.Body = http.MaxBytesReader(w, out.Body, limit)
+	out := prepare(r, found.resolve(path))
+	body, packed, p := plainBody(w, r, limit)
+	switch {
+	case p != nil:
+		p.write(w)
+		return
+	case found == nil: // only to be told so
+		out.Body, out.ContentLength = http.NoBody, 0
+	case body != nil:
+		out.Body, out.ContentLength = body, -1
+		out.Header.Del("Content-Encoding")
+		out.Header.Del("Content-Length")
 	}
-	rw := &restWriter{ResponseWriter: w, log: h.log, request: r, limit: limit}
+	rw := &restWriter{ResponseWriter: w, log: h.log, request: r, limit: limit, packed: packed}
 	h.transcoder.ServeHTTP(rw, out)
 	rw.finish()
 }
+
+// admit asks the gate before anything of the body is read.
+func (h *restHandler) admit(r *http.Request, found *route) (context.Context, error) {
+	spec := connect.Spec{Procedure: found.procedure(), Schema: found.method, StreamType: connect.StreamTypeUnary}
+	return h.gate(r.Context(), spec, connect.Peer{Addr: r.RemoteAddr, Protocol: connect.ProtocolConnect}, r.Header)
+}
+
+// plainBody returns the body without its compression, which ends with an error
+// once it is longer than limit.
+func plainBody(w http.ResponseWriter, r *http.Request, limit int64) (io.ReadCloser, *gunzipped, *problem) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil, nil, nil
+	}
+	body := http.MaxBytesReader(w, r.Body, limit)
+	switch encoding := strings.Join(r.Header.Values("Content-Encoding"), ","); strings.ToLower(encoding) {
+	case "", "identity":
+		return body, nil, nil
+	case "gzip":
+		packed := &gunzipped{compressed: body}
+		return http.MaxBytesReader(w, packed, limit), packed, nil
+	default:
+		return nil, nil, newProblem(http.StatusUnsupportedMediaType, "send the body with Content-Encoding: gzip, or without one", nil)
+	}
+}
+
+// gunzipped unpacks a body as it is read.
+type gunzipped struct {
+	compressed io.ReadCloser
+	plain      *gzip.Reader
+	bad        bool // it is no gzip
+}
+
+func (g *gunzipped) Read(p []byte) (int, error) {
+	if g.plain == nil {
+		plain, err := gzip.NewReader(g.compressed)
+		if err != nil {
+			return 0, g.judge(err)
+		}
+		g.plain = plain
+	}
+	n, err := g.plain.Read(p)
+	return n, g.judge(err)
+}
+
+func (g *gunzipped) judge(err error) error {
+	if _, corrupt := errors.AsType[flate.CorruptInputError](err); corrupt || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.Is(err, io.ErrUnexpectedEOF) {
+		g.bad = true
+	}
+	return err
+}
+
+func (g *gunzipped) Close() error { return g.compressed.Close() }
 
 // refuse checks what the transcoder would pass over in silence or answer with
 // an internal error. It returns nil if the request may go on.
@@ -112,11 +188,11 @@ func tooLarge(limit int64) *problem {
 // splits the decoded path and decodes each part once more, and takes what
 // follows a colon for a verb; so it gets the path as it was sent, with colons
 // escaped, and an id may hold any character.
-func (h *restHandler) prepare(r *http.Request) *http.Request {
+func prepare(r *http.Request, path string) *http.Request {
 	out := new(http.Request)
 	*out = *r
 	u := *r.URL
-	u.Path = h.routes.resolve(r.Method, strings.ReplaceAll(r.URL.EscapedPath(), ":", "%3A"))
+	u.Path = path
 	u.RawPath = ""
 	out.URL = &u
 	out.Header = r.Header.Clone()
@@ -151,6 +227,7 @@ type restWriter struct {
 	log     *slog.Logger
 	request *http.Request
 	limit   int64
+	packed  *gunzipped // nil: the body is not packed
 	started bool
 	status  int // of an error; 0: none
 	body    bytes.Buffer
@@ -191,6 +268,10 @@ func (w *restWriter) Flush() {
 // finish sends the error that was held back, if any.
 func (w *restWriter) finish() {
 	if w.status == 0 {
+		return
+	}
+	if w.packed != nil && w.packed.bad {
+		badRequest("", "the body is not valid gzip, as Content-Encoding says").write(w.ResponseWriter)
 		return
 	}
 	if allow := w.Header().Get("Allow"); allow != "" {

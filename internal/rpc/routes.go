@@ -10,9 +10,20 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// routes are the paths of the REST API by HTTP method, split at the slashes. A
-// part in braces is a variable.
-type routes map[string][][]string
+// routes are the paths of the REST API by HTTP method.
+type routes map[string][]route
+
+// route is the path of one method, split at the slashes. A part in braces is a
+// variable.
+type route struct {
+	parts  []string
+	method protoreflect.MethodDescriptor
+}
+
+// procedure is the path of the method as an RPC.
+func (r *route) procedure() string {
+	return "/" + string(r.method.Parent().FullName()) + "/" + string(r.method.Name())
+}
 
 // routesOf reads the routes of the methods' google.api.http options.
 func routesOf(all []service) (routes, error) {
@@ -37,13 +48,13 @@ func (r routes) add(md protoreflect.MethodDescriptor) error {
 	for _, rule := range append([]*annotations.HttpRule{rule}, rule.GetAdditionalBindings()...) {
 		switch {
 		case rule.GetGet() != "":
-			r.insert(http.MethodGet, rule.GetGet())
+			r.insert(http.MethodGet, rule.GetGet(), md)
 		case rule.GetDelete() != "" && rule.GetBody() == "":
-			r.insert(http.MethodDelete, rule.GetDelete())
+			r.insert(http.MethodDelete, rule.GetDelete(), md)
 		case rule.GetPost() != "" && rule.GetBody() == "*":
-			r.insert(http.MethodPost, rule.GetPost())
+			r.insert(http.MethodPost, rule.GetPost(), md)
 		case rule.GetPut() != "" && rule.GetBody() == "*":
-			r.insert(http.MethodPut, rule.GetPut())
+			r.insert(http.MethodPut, rule.GetPut(), md)
 		default:
 			return fmt.Errorf("rpc: %s: its HTTP rule is neither get or delete nor post or put with body \"*\"", md.FullName())
 		}
@@ -51,8 +62,8 @@ func (r routes) add(md protoreflect.MethodDescriptor) error {
 	return nil
 }
 
-func (r routes) insert(method, template string) {
-	r[method] = append(r[method], strings.Split(template, "/"))
+func (r routes) insert(method, template string, md protoreflect.MethodDescriptor) {
+	r[method] = append(r[method], route{strings.Split(template, "/"), md})
 }
 
 // resolve returns the path under which the transcoder finds the route of a
@@ -61,9 +72,12 @@ func (r routes) insert(method, template string) {
 // would be refused because POST /api/v1/tasks/batch exists. So what is the value
 // of a variable is escaped, which sets it apart from literals; the transcoder
 // undoes it.
-func (r routes) resolve(method, path string) string {
+func (r *route) resolve(path string) string {
+	if r == nil {
+		return path
+	}
 	parts := strings.Split(path, "/")
-	for i, part := range r.find(method, parts) {
+	for i, part := range r.parts {
 		if value := parts[i]; isVariable(part) && value != "" && value[0] != '%' {
 			parts[i] = fmt.Sprintf("%%%02X%s", value[0], value[1:])
 		}
@@ -71,12 +85,14 @@ func (r routes) resolve(method, path string) string {
 	return strings.Join(parts, "/")
 }
 
-// find returns the route that matches a path, nil if none does. Of several it
-// is the one with a literal where they differ first.
-func (r routes) find(method string, parts []string) (best []string) {
-	for _, route := range r[method] {
-		if matches(route, parts) && (best == nil || moreLiteral(route, best)) {
-			best = route
+// find returns the route that matches a path as it was sent, nil if none does. Of
+// several it is the one with a literal where they differ first.
+func (r routes) find(method, path string) (best *route) {
+	parts := strings.Split(path, "/")
+	for i := range r[method] {
+		candidate := &r[method][i]
+		if matches(candidate.parts, parts) && (best == nil || moreLiteral(candidate.parts, best.parts)) {
+			best = candidate
 		}
 	}
 	return best

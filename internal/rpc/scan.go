@@ -10,9 +10,14 @@ import (
 // follows, the same as the limit of protojson and encoding/json.
 const maxDepth = 10_000
 
+// objectBytes is taken for what an object becomes whose type is not looked at.
+const objectBytes = 192
+
 // scanner walks over JSON text without building values. It checks the grammar
 // of RFC 8259; whoever makes one checks beforehand that data is valid UTF-8.
 type scanner struct {
+	budget
+
 	data []byte
 	pos  int
 }
@@ -117,6 +122,13 @@ func (s *scanner) skip() *inputError {
 // to its first value, in which case it returns true.
 func (s *scanner) begin(open *[]byte) (bool, *inputError) {
 	c := s.peek()
+	cost := scalarBytes
+	if c == '{' {
+		cost = objectBytes
+	}
+	if err := s.spend(cost); err != nil {
+		return false, err
+	}
 	switch c {
 	case '{', '[':
 		s.pos++

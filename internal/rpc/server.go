@@ -20,10 +20,11 @@ const (
 // NewServer returns a server for a handler made by NewHandler that accepts
 // HTTP/1.1 and unencrypted HTTP/2 with prior knowledge on the same port (and
 // HTTP/2 over TLS if it is started with a certificate). Headers must arrive
-// within 10 s and fit in 64 KiB. There is no write timeout, as WaitTask and
-// WatchEvents answer late and long by design; peers that vanish without
-// closing are found by pings, peers that stop reading by a write that makes no
-// progress for a minute (HTTP/2).
+// within 10 s and fit in 64 KiB. A body must arrive at 4 KiB/s on the average
+// after the first 20 s, and a write be taken within 20 s and a second for each
+// 16 KiB. There is no bound of a whole call, as WaitTask and WatchEvents answer
+// late and long by design; peers that vanish without closing are found by pings
+// (HTTP/2).
 //
 // Shutdown of the server waits for open calls: the service has to end its
 // WatchEvents and WaitTask calls first. A nil logger means slog.Default.
@@ -36,7 +37,7 @@ func NewServer(h http.Handler, logger *slog.Logger) *http.Server {
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler:           h,
+		Handler:           insistOnProgress(h, progressGrace),
 		Protocols:         protocols,
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
