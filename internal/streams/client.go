@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -34,6 +35,8 @@ type Client struct {
 	read, lease, write *redis.Client
 	readers            readers
 	log                *slog.Logger
+	// claims is how many entries to claim at once: as nextPage says.
+	claims atomic.Int64
 }
 
 // Options are the settings of a Client.
@@ -80,6 +83,7 @@ func New(o Options) (*Client, error) {
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
+	c.claims.Store(firstPage)
 	var err error
 	const usual = 5 * time.Second
 	leases := usual

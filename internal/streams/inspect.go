@@ -27,13 +27,40 @@ func nextPage(last []redis.XMessage) int {
 	}
 	size := 0
 	for _, m := range last {
-		for _, v := range m.Values {
-			if s, ok := v.(string); ok {
-				size += len(s)
-			}
+		size += sizeOf(m.Values)
+	}
+	return PageOf(len(last), size)
+}
+
+func sizeOf(values map[string]any) (n int) {
+	for _, v := range values {
+		if s, ok := v.(string); ok {
+			n += len(s)
 		}
 	}
-	return min(max(pageBytes*len(last)/max(size, 1), 1), page)
+	return n
+}
+
+// FirstPage is how many things of unknown size to read at once that may be as
+// large as a payload.
+const FirstPage = firstPage
+
+// PageOf returns how many of the kind to read next, after n that had size bytes:
+// as many as make about 4 MiB, at most 500, and FirstPage after none.
+func PageOf(n, size int) int {
+	if n == 0 {
+		return firstPage
+	}
+	return min(max(pageBytes*n/max(size, 1), 1), page)
+}
+
+// Page is PageOf for entries.
+func Page(es []Entry) int {
+	size := 0
+	for _, e := range es {
+		size += sizeOf(e.Values)
+	}
+	return PageOf(len(es), size)
 }
 
 // Less reports whether stream id a comes before b. Ids that are no stream ids

@@ -12,6 +12,9 @@ import (
 	"github.com/penstock-dev/penstock/internal/mutant"
 )
 
+// maxClaims bounds how many small entries are claimed at once.
+const maxClaims = 100
+
 // Claim takes entries that have been idle for at least minIdle from their
 // consumers, starting at id from, and returns those it got together with the
 // ids of ghosts: entries that were deleted while pending and have only to be
@@ -21,17 +24,20 @@ func (c *Client) Claim(ctx context.Context, stream, group, consumer, from string
 	if from == "" {
 		from = "0-0"
 	}
+	count := min(max(c.claims.Load(), 1), maxClaims)
 	ms, next, deleted, err := c.lease.XAutoClaimWithDeleted(ctx, &redis.XAutoClaimArgs{
-		Stream: stream, Group: group, Consumer: consumer, Start: from, MinIdle: minIdle, Count: 100,
+		Stream: stream, Group: group, Consumer: consumer, Start: from, MinIdle: minIdle, Count: count,
 	}).Result()
 	if err != nil && (errors.Is(err, redis.Nil) || strings.Contains(strings.ToLower(err.Error()), "unknown command")) {
 		// Missing, or Redis 6.2 with a ghost: it sends a nil in its place, and
 		// no id.
-		return c.claimByHand(ctx, stream, group, consumer, from, minIdle)
+		return c.claimByHand(ctx, stream, group, consumer, from, minIdle, count)
 	}
 	if err != nil {
+		c.claims.Store(1) // perhaps more than arrives in time
 		return nil, nil, "", fmt.Errorf("XAUTOCLAIM %s: %w", stream, err)
 	}
+	c.claims.Store(int64(nextPage(ms)))
 	for _, m := range ms {
 		if m.Values == nil {
 			ghosts = append(ghosts, m.ID)
@@ -47,9 +53,9 @@ func (c *Client) Claim(ctx context.Context, stream, group, consumer, from string
 
 // claimByHand is Claim with XPENDING and XCLAIM, for servers without
 // XAUTOCLAIM.
-func (c *Client) claimByHand(ctx context.Context, stream, group, consumer, from string, minIdle time.Duration) (got []Entry, ghosts []string, next string, err error) {
+func (c *Client) claimByHand(ctx context.Context, stream, group, consumer, from string, minIdle time.Duration, count int64) (got []Entry, ghosts []string, next string, err error) {
 	ps, err := c.lease.XPendingExt(ctx, &redis.XPendingExtArgs{
-		Stream: stream, Group: group, Idle: minIdle, Start: from, End: "+", Count: 100,
+		Stream: stream, Group: group, Idle: minIdle, Start: from, End: "+", Count: count,
 	}).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return nil, nil, "", fmt.Errorf("XPENDING %s: %w", stream, err)
@@ -78,8 +84,8 @@ func (c *Client) claimByHand(ctx context.Context, stream, group, consumer, from 
 			got = append(got, e)
 		}
 	}
-	if len(ps) == 100 {
-		ms, seq := splitID(ids[99])
+	if int64(len(ps)) == count {
+		ms, seq := splitID(ids[count-1])
 		next = fmt.Sprintf("%d-%d", ms, seq+1)
 	}
 	return got, ghosts, next, nil

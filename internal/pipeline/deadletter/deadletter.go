@@ -47,11 +47,17 @@ type Stage struct {
 	o       Options
 	now     chan struct{}
 	letters *prometheus.CounterVec
+
+	// Of Sweep alone.
+	count   int                    // how many to read, with their payloads
+	written map[protocol.ID]string // entries that are in stream:dlq, of letters not yet known to be recorded
+	tail    string                 // the newest entry when nothing was unsure; "": not known yet
+	unsure  bool                   // entries after tail may be ours, too
 }
 
 // New makes a Stage.
 func New(o Options) *Stage {
-	s := &Stage{o: o, now: make(chan struct{}, 1), letters: prometheus.NewCounterVec(prometheus.CounterOpts{
+	s := &Stage{o: o, count: streams.FirstPage, written: map[protocol.ID]string{}, now: make(chan struct{}, 1), letters: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "penstock_dead_letters_total", Help: "Dead letters written, by what they are about.",
 	}, []string{"about"})}
 	if o.Metrics != nil {
@@ -70,6 +76,7 @@ func (s *Stage) Kick() {
 
 const (
 	errorPause = 500 * time.Millisecond
+	maxPause   = 15 * time.Second
 	batch      = 200
 	// quiet is how long a batch may take, and how long dead letters may have to
 	// wait, before this process is not taken for ready.
@@ -79,26 +86,28 @@ const (
 // Run finishes sub-flows until ctx ends.
 func (s *Stage) Run(ctx context.Context) error {
 	beat := s.o.Pulse.Watch("dead letters", s.o.Sweep+quiet, quiet)
-	pause := time.Duration(0)
+	pause, retry, kick := time.Duration(0), errorPause, s.now
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.now:
+		case <-kick:
 		case <-time.After(pause):
 		}
-		pause = s.o.Sweep
-		for n := batch; n == batch; {
+		pause, kick = s.o.Sweep, s.now
+		for n := 1; n > 0; {
 			var err error
 			if n, err = s.Sweep(ctx); err == nil {
 				beat.Mark()
-			} else {
-				beat.Fail("cannot be written")
-				if ctx.Err() == nil {
-					s.o.Log.Warn("dead letters wait", "error", err, "retry_in", errorPause)
-				}
-				pause = errorPause
+				retry = errorPause
+				continue
 			}
+			beat.Fail("cannot be written")
+			if ctx.Err() == nil {
+				s.o.Log.Warn("dead letters wait", "error", err, "retry_in", retry)
+			}
+			pause, kick = retry, nil // what fails is not tried more often because there is more of it
+			retry = min(2*retry, maxPause)
 		}
 	}
 }
@@ -110,18 +119,23 @@ func (s *Stage) Run(ctx context.Context) error {
 func (s *Stage) Sweep(ctx context.Context) (n int, err error) {
 	var failed []protocol.ID
 	err = s.o.Store.Tx(ctx, func(q *dbsqlc.Queries) error {
-		rows, err := q.LockUnrecordedDead(ctx)
+		rows, err := q.LockUnrecordedDead(ctx, int32(min(s.count, batch))) //nolint:gosec // at most batch
 		if err != nil {
 			return fmt.Errorf("read dead letters: %w", err)
 		}
 		n, failed = len(rows), nil
+		size := 0
+		for _, r := range rows {
+			size += len(r.Payload)
+		}
+		s.count = streams.PageOf(n, size)
 		if n == 0 {
 			return nil
 		}
 		crashpoint.Here("deadletter.locked")
-		values := make([][]any, n)
 		dlq := make([]pgid.ID, n)
 		ids := make([]protocol.ID, n)
+		letters := make([]*protocol.DeadLetter, n)
 		for i, r := range rows {
 			id := protocol.ID(*r.TaskID)
 			letter := &protocol.DeadLetter{
@@ -129,9 +143,9 @@ func (s *Stage) Sweep(ctx context.Context) (n int, err error) {
 				Type: store.Deref(r.Type), Tenant: r.Tenant, Payload: r.Payload, Code: protocol.Code(r.ErrorCode),
 				Error: r.Error, RetryCount: int(r.RetryCount), FailedAt: r.FailedAt,
 			}
-			values[i], dlq[i], ids[i] = letter.Values(), r.DlqID, id
+			letters[i], dlq[i], ids[i] = letter, r.DlqID, id
 		}
-		entries, err := s.append(ctx, values)
+		entries, err := s.write(ctx, letters)
 		if err != nil {
 			return err
 		}
@@ -156,12 +170,70 @@ func (s *Stage) Sweep(ctx context.Context) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	clear(s.written)
 	if len(failed) > 0 {
 		crashpoint.Here("deadletter.committed")
 		s.letters.WithLabelValues("task").Add(float64(len(failed)))
 		s.o.Failed(failed)
 	}
 	return n, nil
+}
+
+// write adds to stream:dlq what is not there yet from an attempt before, whose
+// reply, or whose transaction, was lost. It returns the ids of the entries.
+func (s *Stage) write(ctx context.Context, letters []*protocol.DeadLetter) (entries []string, err error) {
+	if s.tail == "" {
+		if s.tail, err = s.o.Redis.LastID(ctx, protocol.StreamDLQ); err != nil {
+			return nil, err
+		}
+	}
+	if s.unsure {
+		if err := s.findWritten(ctx, letters); err != nil {
+			return nil, err
+		}
+	}
+	var left []*protocol.DeadLetter
+	var values [][]any
+	for _, l := range letters {
+		if s.written[l.DLQID] == "" {
+			left, values = append(left, l), append(values, l.Values())
+		}
+	}
+	var failed error
+	for i, a := range s.o.Redis.Append(ctx, protocol.StreamDLQ, values) {
+		if a.Err == nil {
+			s.written[left[i].DLQID], s.tail = a.ID, a.ID
+			continue
+		}
+		failed, s.unsure = a.Err, s.unsure || streams.Ambiguous(a.Err)
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	for _, l := range letters {
+		entries = append(entries, s.written[l.DLQID])
+	}
+	return entries, nil
+}
+
+// findWritten looks for letters that an append without a reply may have added.
+func (s *Stage) findWritten(ctx context.Context, letters []*protocol.DeadLetter) error {
+	wanted := map[string]*protocol.DeadLetter{}
+	for _, l := range letters {
+		wanted[l.DLQID.String()] = l
+	}
+	err := s.o.Redis.Range(ctx, protocol.StreamDLQ, s.tail, func(e streams.Entry) bool {
+		text, _ := e.Values[protocol.FieldDLQID].(string)
+		if l := wanted[text]; l != nil && e.Values[protocol.FieldID] == l.ID.String() {
+			s.written[l.DLQID] = e.ID
+		}
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("look for dead letters in %s: %w", protocol.StreamDLQ, err)
+	}
+	s.unsure = false
+	return nil
 }
 
 // Keep stores stream entries that are no task: first in stream:dlq, then in

@@ -20,6 +20,7 @@ func (s *Stage) RunIngest(ctx context.Context) error {
 	from := streams.History
 	beat := s.o.Pulse.Watch("stream:dlq", quiet, quiet)
 	var relieved time.Time
+	count := streams.FirstPage
 	for ctx.Err() == nil {
 		if time.Since(relieved) >= s.o.TakeOver {
 			relieved = time.Now()
@@ -27,7 +28,10 @@ func (s *Stage) RunIngest(ctx context.Context) error {
 				s.o.Log.Warn("dead letters of another orchestrator not taken over; trying again", "error", err)
 			}
 		}
-		es, err := s.o.Redis.Read(work, protocol.StreamDLQ, protocol.GroupOrchestrators, s.o.Consumer, from, batch)
+		es, err := s.o.Redis.Read(work, protocol.StreamDLQ, protocol.GroupOrchestrators, s.o.Consumer, from, min(count, batch))
+		if count = streams.Page(es); err != nil {
+			count = 1 // perhaps more than arrives in time
+		}
 		if err == nil && len(es) > 0 {
 			err = s.ingest(work, es)
 		}

@@ -94,7 +94,7 @@ func (s *Stage) PutBack(ctx context.Context) (n int, err error) {
 
 // putBackBatch is how many dead letters, with their payloads, one transaction
 // puts back.
-const putBackBatch = 50
+const putBackBatch = 10
 
 func (s *Stage) putBack(ctx context.Context, gone []missing) (n int, err error) {
 	ids, old := make([]pgid.ID, len(gone)), make([]string, len(gone))

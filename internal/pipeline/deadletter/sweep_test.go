@@ -2,6 +2,7 @@ package deadletter_test
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -104,6 +105,79 @@ func TestCrashBetweenSteps(t *testing.T) {
 				t.Errorf("%d dead letters in Postgres", n)
 			}
 		})
+	}
+}
+
+// A process that lives on looks for what it has written already: however often it
+// fails, stream:dlq grows by each letter once.
+func TestRepeatedSweepWritesOnce(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		redis bool
+		match []string
+	}{
+		"the reply of the entry is lost": {true, []string{"stream:dlq", "xadd"}},
+		"the transaction is lost":        {false, []string{"task.failed"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := rig(t)
+			ids := givenUp(t, r, 7)
+			living, p := behind(t, r.Stores, c.redis)
+			forward := 0
+			if c.redis {
+				forward = -1
+			}
+			for range 3 {
+				lost := p.Lose(chaosproxy.Rule{Match: chaosproxy.Has(c.match...), Forward: forward})
+				_, err := living.DeadLetter.Sweep(t.Context())
+				if err == nil { // it found all entries, and had none to write
+					break
+				}
+				<-lost
+			}
+			testkit.Eventually(t, "the sweep succeeds", func() (bool, string) {
+				_, err := living.DeadLetter.Sweep(t.Context())
+				return err == nil && r.Row(t, ids[0]).State == protocol.StateFailed, fmt.Sprint(err)
+			})
+			if ls := letters(t, r); len(ls) != len(ids) {
+				t.Errorf("%d entries in stream:dlq, want %d", len(ls), len(ids))
+			}
+			r.WaitState(t, protocol.StateFailed, ids...)
+			r.Start(t, r.DeadLetter.RunIngest)
+			testkit.VerifyLog(t, r.Stores)
+		})
+	}
+}
+
+// What one sweep reads is bounded by its bytes.
+func TestSweepsOfLargePayloads(t *testing.T) {
+	t.Parallel()
+	r := rig(t)
+	const n, size = 150, 200 << 10
+	reqs := testkit.Requests(n, "t")
+	for _, q := range reqs {
+		q.Payload = []byte(`"` + strings.Repeat("a", size) + `"`)
+	}
+	ids := r.Enqueue(t, reqs...)
+	hs := r.Fetch(t, "w", n)
+	for _, h := range hs {
+		o := h.Outcome(protocol.OutcomeFailed)
+		o.Error = "the cause"
+		r.Report(t, o)
+	}
+	r.Ack(t, hs...)
+	r.WaitState(t, protocol.StateDLQPending, ids...)
+	var took []int
+	for total := 0; total < n; {
+		k, err := r.DeadLetter.Sweep(t.Context())
+		if err != nil || k == 0 {
+			t.Fatalf("after %v: %d, %v", took, k, err)
+		}
+		took, total = append(took, k), total+k
+	}
+	if len(took) < 3 || took[1] > 24 {
+		t.Errorf("sweeps of %v letters of 200 KiB, want few after the first one", took)
 	}
 }
 

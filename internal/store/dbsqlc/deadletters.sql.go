@@ -676,7 +676,7 @@ func (q *Queries) LockExpiredDead(ctx context.Context, keepMs int64) ([]*LockExp
 const lockUnrecordedDead = `-- name: LockUnrecordedDead :many
 SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, t.name FROM dlq_items d JOIN tasks t ON t.id = d.task_id
 WHERE d.recorded_at IS NULL
-ORDER BY d.created_at LIMIT 200 FOR NO KEY UPDATE OF d SKIP LOCKED
+ORDER BY d.created_at LIMIT $1 FOR NO KEY UPDATE OF d SKIP LOCKED
 `
 
 type LockUnrecordedDeadRow struct {
@@ -693,8 +693,8 @@ type LockUnrecordedDeadRow struct {
 }
 
 // Dead letters of tasks that are not known to be in stream:dlq.
-func (q *Queries) LockUnrecordedDead(ctx context.Context) ([]*LockUnrecordedDeadRow, error) {
-	rows, err := q.db.Query(ctx, lockUnrecordedDead)
+func (q *Queries) LockUnrecordedDead(ctx context.Context, maxRows int32) ([]*LockUnrecordedDeadRow, error) {
+	rows, err := q.db.Query(ctx, lockUnrecordedDead, maxRows)
 	if err != nil {
 		return nil, err
 	}

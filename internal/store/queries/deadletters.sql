@@ -27,7 +27,7 @@ ON CONFLICT (dlq_id) DO NOTHING;
 -- Dead letters of tasks that are not known to be in stream:dlq.
 SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, t.name FROM dlq_items d JOIN tasks t ON t.id = d.task_id
 WHERE d.recorded_at IS NULL
-ORDER BY d.created_at LIMIT 200 FOR NO KEY UPDATE OF d SKIP LOCKED;
+ORDER BY d.created_at LIMIT sqlc.arg(max_rows) FOR NO KEY UPDATE OF d SKIP LOCKED;
 
 -- name: MarkDeadRecorded :exec
 UPDATE dlq_items d SET recorded_at = now(), entry_id = u.entry_id
