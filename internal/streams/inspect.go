@@ -129,7 +129,8 @@ func (c *Client) Range(ctx context.Context, stream, after string, fn func(Entry)
 
 // Pending is one entry that a consumer holds.
 type Pending struct {
-	ID       string
+	ID string
+	// Consumer is as its holder chose it: any bytes, of any number.
 	Consumer string
 	Idle     time.Duration
 }

@@ -83,6 +83,8 @@ type Dispatcher struct {
 	nextWake   time.Time
 	done       []int64
 	unresolved map[int64]bool
+	strange    map[int64]int64 // outbox rows that are not known here; see findForgotten
+	commits    commits
 	suspects   []protocol.ID
 }
 

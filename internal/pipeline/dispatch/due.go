@@ -22,6 +22,7 @@ func (d *Dispatcher) dispatchDue(ctx context.Context, queue string, limit int, a
 		batch    taken
 		at       time.Time // when the entries may leave
 	)
+	defer d.Begin()()
 	done := d.TakeDone()
 	err := d.store.Tx(ctx, func(q *dbsqlc.Queries) error {
 		batch = taken{}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/penstock-dev/penstock/internal/crashpoint"
@@ -61,6 +62,51 @@ func (d *Dispatcher) GiveBack(ids []int64) {
 // Expect tells that an outbox row was committed and will be sent, so that it is
 // not taken for forgotten while others are sent before it.
 func (d *Dispatcher) Expect(outboxID int64) { d.inflight.Store(outboxID, true) }
+
+// Begin tells that a transaction may commit outbox rows of this instance. They are
+// not taken for forgotten before end was called, by when Expect knows of them,
+// however long that takes.
+func (d *Dispatcher) Begin() (end func()) { return d.commits.begin() }
+
+// commits are the transactions under way, in the order in which they began.
+type commits struct {
+	mu   sync.Mutex
+	next int64
+	open map[int64]bool
+}
+
+func (c *commits) begin() (end func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open == nil {
+		c.open = map[int64]bool{}
+	}
+	c.next++
+	n := c.next
+	c.open[n] = true
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.open, n)
+	}
+}
+
+// last is the newest that has begun; oldest is the first that has not ended.
+func (c *commits) last() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.next
+}
+
+func (c *commits) oldest() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	oldest := c.next + 1
+	for n := range c.open {
+		oldest = min(oldest, n)
+	}
+	return oldest
+}
 
 // Send adds the entries of a committed outbox row to the queue's stream. It
 // never repeats an XADD: what is not known to have arrived is looked up and,
@@ -137,23 +183,35 @@ func (d *Dispatcher) flushDone(ctx context.Context) error {
 }
 
 // findForgotten looks for outbox rows of this instance that it does not know:
-// their commit was reported as failed, but happened.
+// their commit was reported as failed, but happened. A row that is not known may
+// be one whose transaction is still under way here, so it is forgotten only once
+// all have ended that had begun when it was first seen.
 func (d *Dispatcher) findForgotten(ctx context.Context) error {
-	ids, err := d.store.OldOutbox(ctx, d.instance)
+	ids, err := d.store.OwnOutbox(ctx, d.instance)
 	if err != nil {
 		return err
 	}
+	began, oldest := d.commits.last(), d.commits.oldest()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	known := make(map[int64]bool, len(d.done))
 	for _, id := range d.done {
 		known[id] = true
 	}
+	strange := make(map[int64]int64)
 	for _, id := range ids {
-		if _, sending := d.inflight.Load(id); !sending && !known[id] {
+		if _, sending := d.inflight.Load(id); sending || known[id] || d.unresolved[id] {
+			continue
+		}
+		if since, seen := d.strange[id]; !seen {
+			strange[id] = began
+		} else if since < oldest {
 			d.unresolved[id] = true
+		} else {
+			strange[id] = since
 		}
 	}
+	d.strange = strange
 	return nil
 }
 

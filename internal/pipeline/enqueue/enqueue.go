@@ -23,6 +23,7 @@ import (
 type Dispatcher interface {
 	Room(ctx context.Context, queue string) (n int, afterID string, err error)
 	Expect(outboxID int64)
+	Begin() (end func())
 	Send(ctx context.Context, outboxID int64, queue string, entries []*protocol.TaskEntry)
 	TakeDone() []int64
 	GiveBack(ids []int64)
@@ -224,6 +225,7 @@ func (s *Stage) lanes(ctx context.Context, items []*item) map[string]*lane {
 }
 
 func (s *Stage) store(ctx context.Context, items []*item, k *known) ([]batch.Result[Result], error) {
+	defer s.o.Dispatcher.Begin()()
 	lanes := s.lanes(ctx, items)
 	done := s.o.Dispatcher.TakeDone()
 	var created map[protocol.ID]*dbsqlc.InsertTasksRow

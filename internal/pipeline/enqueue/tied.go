@@ -161,6 +161,7 @@ const tiedTries = 3
 func (s *Stage) storeTied(ctx context.Context, items []*item, g *graph) ([]batch.Result[Result], error) {
 	s.batches.Observe(float64(len(items)))
 	lanes := s.tiedLanes(ctx, items)
+	defer s.o.Dispatcher.Begin()()
 	done := s.o.Dispatcher.TakeDone()
 	var t *tying
 	store := func() error {

@@ -315,7 +315,7 @@ func (r *Reclaimer) interrupt(ctx context.Context, ids []protocol.ID, pairs map[
 			e := byID[t.ID]
 			h := holders[e.ID]
 			ev, ok := t.Lost(env, protocol.ActorReclaimer, "its worker did not renew the lease for the visibility timeout", &protocol.ReclaimData{
-				OriginalConsumer: h.Consumer, NewConsumer: r.o.Consumer, MessageID: e.ID, IdleMS: h.Idle.Milliseconds(),
+				OriginalConsumer: protocol.Text(h.Consumer), NewConsumer: r.o.Consumer, MessageID: e.ID, IdleMS: h.Idle.Milliseconds(),
 			})
 			if ok {
 				n++

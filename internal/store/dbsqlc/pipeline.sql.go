@@ -508,31 +508,6 @@ func (q *Queries) LockTasks(ctx context.Context, ids []pgid.ID) ([]*LockTasksRow
 	return items, nil
 }
 
-const oldOutbox = `-- name: OldOutbox :many
-SELECT id FROM dispatch_outbox WHERE owner = $1 AND created_at < now() - interval '5 seconds'
-`
-
-// Batches of a living owner that should long be done.
-func (q *Queries) OldOutbox(ctx context.Context, owner pgid.ID) ([]int64, error) {
-	rows, err := q.db.Query(ctx, oldOutbox, owner)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []int64
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		items = append(items, id)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const outboxAfterIDs = `-- name: OutboxAfterIDs :many
 SELECT queue, after_id FROM dispatch_outbox
 `
@@ -596,6 +571,32 @@ func (q *Queries) OutboxByID(ctx context.Context, id int64) ([]*OutboxByIDRow, e
 			return nil, err
 		}
 		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const ownOutbox = `-- name: OwnOutbox :many
+SELECT id FROM dispatch_outbox WHERE owner = $1
+`
+
+// Batches of a living owner, which knows them, but for those whose commit it could
+// not see.
+func (q *Queries) OwnOutbox(ctx context.Context, owner pgid.ID) ([]int64, error) {
+	rows, err := q.db.Query(ctx, ownOutbox, owner)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -140,6 +140,7 @@ SELECT penstock_ensure_partition(sqlc.arg(parent)::text, (now() AT TIME ZONE 'UT
 -- name: GetDeployment :one
 SELECT id, seed, created_at FROM deployment;
 
--- name: OldOutbox :many
--- Batches of a living owner that should long be done.
-SELECT id FROM dispatch_outbox WHERE owner = @owner AND created_at < now() - interval '5 seconds';
+-- name: OwnOutbox :many
+-- Batches of a living owner, which knows them, but for those whose commit it could
+-- not see.
+SELECT id FROM dispatch_outbox WHERE owner = @owner;
