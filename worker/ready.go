@@ -72,7 +72,10 @@ const noTaskYet = "the queue has had no task yet"
 
 // unfetched notes and returns why a queue could not be fetched from.
 func (w *Worker) unfetched(ctx context.Context, b *lifecycle.Beat, err error) (why string) {
+	foreign, ok := errors.AsType[*streams.ForeignError](err)
 	switch {
+	case ok:
+		why = foreign.Error()
 	case !streams.LostGroup(err):
 		why = "cannot be fetched from"
 	case w.awaitsFirstTask(context.WithoutCancel(ctx)):
@@ -83,4 +86,32 @@ func (w *Worker) unfetched(ctx context.Context, b *lifecycle.Beat, err error) (w
 	}
 	b.Fail(why)
 	return why
+}
+
+// ownerInterval is how often a worker asks whether Redis is still the one of the
+// deployment that it works for.
+const ownerInterval = time.Second
+
+// watchOwner stops all that this worker does in Redis while it is another
+// deployment's: handlers run on, and outcomes wait.
+func (w *Worker) watchOwner(ctx context.Context) {
+	tick := time.NewTicker(ownerInterval)
+	defer tick.Stop()
+	foreign := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		err := w.redis.CheckOwner(ctx)
+		switch now := streams.Foreign(err); {
+		case now && !foreign:
+			w.o.Log.Error("nothing is fetched or reported until the Redis of this worker's deployment is back", "error", err)
+			foreign = true
+		case err == nil && foreign:
+			w.o.Log.Warn("the Redis of this worker's deployment is back")
+			foreign = false
+		}
+	}
 }

@@ -304,6 +304,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}); err != nil {
 		return fmt.Errorf("worker: %w", err)
 	}
+	w.redis.Bind("") // the deployment that it starts with
 	defer func() { _ = w.redis.Close() }()
 	defer w.rpc.close()
 	if err := w.connect(ctx); err != nil || ctx.Err() != nil {
@@ -312,7 +313,12 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.o.Log.Info("worker started", "worker_id", w.id, "queues", w.o.Queues, "concurrency", w.o.Concurrency, "types", len(w.handlers))
 	leases, stopLeases := context.WithCancel(context.Background())
 	var fetchers, keepers sync.WaitGroup
-	_ = lifecycle.Detach(ctx, func() error { _, err := w.noteContent(ctx); return err })
+	_ = lifecycle.Detach(ctx, func() error {
+		_ = w.redis.CheckOwner(ctx)
+		_, err := w.noteContent(ctx)
+		return err
+	})
+	keepers.Go(func() { w.watchOwner(leases) })
 	keepers.Go(func() { w.keepLeases(leases) })
 	keepers.Go(func() { w.keepBeating(leases, stop) })
 	keepers.Go(func() { w.watchTombstones(leases) })

@@ -55,6 +55,7 @@ type Orchestrator struct {
 	reads    *store.Store // of the API, so that readers never starve the pipeline
 	redis    *streams.Client
 	registry *prometheus.Registry
+	foreign  bool     // of watchStores: Redis was another deployment's at the last look
 	gone     []string // streams whose groups prepare found gone from epoch goneIn
 	goneIn   string
 	limits   enqueue.Limits

@@ -27,6 +27,7 @@ func (o *Orchestrator) prepare(ctx context.Context) error {
 	if err := epoch.Owned(deployment); err != nil {
 		return lifecycle.Fatal(err)
 	}
+	redis.Bind(deployment)
 	gone := func(stream string, made bool) {
 		if made && epoch.ID != "" {
 			o.gone = append(o.gone, stream)

@@ -46,9 +46,26 @@ func (o *Orchestrator) ready(stopping context.Context) func(context.Context) err
 func (o *Orchestrator) watchStores(ctx context.Context) error {
 	var g errgroup.Group
 	g.Go(func() error { return watch(ctx, o.pulse.Watch("postgres", pingQuiet, 0), o.store.Ping) })
-	g.Go(func() error { return watch(ctx, o.pulse.Watch("redis", pingQuiet, 0), o.redis.Ping) })
+	g.Go(func() error { return watch(ctx, o.pulse.Watch("redis", pingQuiet, 0), o.pingRedis) })
 	g.Go(func() error { return watchRules(ctx, o.redis, rulesInterval, o.log) })
 	return g.Wait()
+}
+
+// pingRedis also sees to it that nothing is done to another deployment's Redis.
+func (o *Orchestrator) pingRedis(ctx context.Context) error {
+	err := o.redis.CheckOwner(ctx)
+	switch foreign := streams.Foreign(err); {
+	case foreign && !o.foreign:
+		o.log.Error("nothing is dispatched, read, trimmed or reclaimed until this deployment's own Redis is back", "error", err)
+		o.foreign = true
+	case err == nil && o.foreign:
+		o.log.Warn("this deployment's own Redis is back")
+		o.foreign = false
+	}
+	if err != nil {
+		return err
+	}
+	return o.redis.Ping(ctx)
 }
 
 // watch asks one store.
@@ -59,6 +76,8 @@ func watch(ctx context.Context, b *lifecycle.Beat, ping func(context.Context) er
 		// A call that hangs must not hold up the stop: closing the store ends it.
 		if err := lifecycle.Detach(ctx, func() error { return ping(ctx) }); err == nil {
 			b.Mark()
+		} else if foreign, ok := errors.AsType[*streams.ForeignError](err); ok {
+			b.Fail(foreign.Error())
 		} else {
 			b.Fail("not reachable")
 		}

@@ -37,6 +37,7 @@ type Client struct {
 	log                *slog.Logger
 	// claims is how many entries to claim at once: as nextPage says.
 	claims atomic.Int64
+	owner  owner
 }
 
 // Options are the settings of a Client.
@@ -75,10 +76,18 @@ func New(o Options) (*Client, error) {
 		r.DialerRetries = 1
 		r.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled} // for managed Redis only; costs a command a connection
 		r.ContextTimeoutEnabled = false                                                                // a deadline would close a socket with a reply under way
+		r.OnConnect = c.owner.connected
 		if kind == "read" {
-			r.OnConnect = c.readers.connected
+			r.OnConnect = func(ctx context.Context, cn *redis.Conn) error {
+				if err := c.readers.connected(ctx, cn); err != nil {
+					return err
+				}
+				return c.owner.connected(ctx, cn)
+			}
 		}
-		return redis.NewClient(r), nil
+		client := redis.NewClient(r)
+		client.AddHook(&c.owner)
+		return client, nil
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
@@ -182,7 +191,7 @@ func version(s string) (major, minor int) {
 // out nevertheless: the connection broke, so the reply is unknown. An error
 // that Redis itself replied is definite.
 func Ambiguous(err error) bool {
-	if err == nil || errors.Is(err, ErrNoStream) {
+	if err == nil || errors.Is(err, ErrNoStream) || Foreign(err) {
 		return false
 	}
 	return replied(err) == ""

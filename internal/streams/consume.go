@@ -31,7 +31,11 @@ const (
 // After any error, entries may have been delivered without the caller seeing
 // them: read the history before reading Fresh again.
 func (c *Client) Read(ctx context.Context, stream, group, consumer, from string, count int) ([]Entry, error) {
-	return readEntries(stream, c.read.XReadGroup(ctx, readArgs(stream, group, consumer, from, count)))
+	pipe := c.read.Pipeline()
+	read := pipe.XReadGroup(ctx, readArgs(stream, group, consumer, from, count))
+	whose := pipe.HGet(ctx, epochKey, epochDeployment)
+	_, _ = pipe.Exec(ctx)
+	return c.readEntries(stream, read, whose)
 }
 
 // ReadNow is Read of new entries without waiting.
@@ -39,6 +43,18 @@ func (c *Client) ReadNow(ctx context.Context, stream, group, consumer string, co
 	args := readArgs(stream, group, consumer, Fresh, count)
 	args.Block = -1
 	return readEntries(stream, c.read.XReadGroup(ctx, args))
+}
+
+// readEntries is readEntries of a Redis that whose tells the owner of.
+func (c *Client) readEntries(stream string, read *redis.XStreamSliceCmd, whose *redis.StringCmd) ([]Entry, error) {
+	es, err := readEntries(stream, read)
+	if err != nil || whose.Err() != nil {
+		return es, err // who may not ask can't know
+	}
+	if err := c.owner.seen(whose.Val()); err != nil {
+		return nil, fmt.Errorf("XREADGROUP %s: %w", stream, err)
+	}
+	return es, nil
 }
 
 func readArgs(stream, group, consumer, from string, count int) *redis.XReadGroupArgs {

@@ -101,17 +101,29 @@ func (c *Client) Remade(ctx context.Context) error {
 
 // ForeignError: Redis belongs to another deployment. Two of them on one Redis
 // database would run and remove each other's tasks.
-type ForeignError struct{ Deployment string }
+type ForeignError struct {
+	// Deployment is whose Redis is, Own for whom the caller works.
+	Deployment, Own string
+}
 
 func (e *ForeignError) Error() string {
-	return "redis belongs to deployment " + e.Deployment + ", and Postgres to another: give each a Redis database of its own, or, " +
+	return "redis belongs to deployment " + clip(e.Deployment) + ", and this process works for " + e.Own + ": give each a Redis database of its own, or, " +
 		"if that deployment is gone, empty this one"
+}
+
+// clip makes what a stranger wrote fit to be shown.
+func clip(s string) string {
+	const most = 64
+	if s = strings.ToValidUTF8(s, "?"); len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
 }
 
 // Owned returns a *ForeignError if the epoch is another deployment's.
 func (e Epoch) Owned(deployment string) error {
 	if e.Deployment != "" && e.Deployment != deployment {
-		return &ForeignError{e.Deployment}
+		return &ForeignError{Deployment: e.Deployment, Own: deployment}
 	}
 	return nil
 }

@@ -17,8 +17,9 @@ func (c *Client) ReadTasks(ctx context.Context, stream, group, consumer, from st
 	pipe := c.read.Pipeline() // one round trip: an idle worker pays nothing for the look
 	read := pipe.XReadGroup(ctx, readArgs(stream, group, consumer, from, count))
 	exists := pipe.Exists(ctx, protocol.KeyTombstones)
+	whose := pipe.HGet(ctx, epochKey, epochDeployment)
 	_, _ = pipe.Exec(ctx)
-	es, err = readEntries(stream, read)
+	es, err = c.readEntries(stream, read, whose)
 	if err == nil && exists.Err() != nil {
 		err = fmt.Errorf("EXISTS %s: %w", protocol.KeyTombstones, exists.Err())
 	}

@@ -173,7 +173,7 @@ func unreachable(err error) bool {
 	if _, ok := errors.AsType[*pgconn.PgError](err); ok || errors.Is(err, errBacklog) {
 		return false
 	}
-	return streams.Ambiguous(err)
+	return streams.Ambiguous(err) || streams.Foreign(err)
 }
 
 // Scan takes over what is idle in every queue's stream now. It ends early if a
