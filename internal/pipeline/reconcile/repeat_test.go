@@ -49,6 +49,7 @@ func TestNewQueueIsNoLoss(t *testing.T) {
 	round(t, r)
 	r.Enqueue(t, testkit.Requests(1, "t")...)
 	r.Ack(t, r.Fetch(t, "w", 1)...) // by a stranger
+	dispatchClosed(t, r)
 	round(t, r)
 	if h := r.Fetch(t, "w", 1)[0]; h.Delivery != 2 {
 		t.Errorf("the task comes as delivery %d", h.Delivery)
@@ -66,11 +67,7 @@ func TestNewQueueThatIsBusyIsNoLoss(t *testing.T) {
 	round(t, r)
 	complete(t, r)
 	ids := r.Enqueue(t, testkit.Requests(20, "t")...)
-	testkit.Eventually(t, "their dispatch is closed", func() (bool, string) {
-		var n int
-		err := r.DB.QueryRow(t.Context(), "SELECT count(*) FROM dispatch_outbox").Scan(&n)
-		return err == nil && n == 0, fmt.Sprint(n, err)
-	})
+	dispatchClosed(t, r)
 	r.Reconcile.GroupMade(protocol.DefaultQueue)
 	var armed atomic.Bool
 	armed.Store(true)
@@ -179,4 +176,15 @@ func TestRestoredHoldsDispatch(t *testing.T) {
 	if h := r.Fetch(t, "w", 1)[0]; h.ID != second {
 		t.Errorf("dispatched %s, want %s", h.ID, second)
 	}
+}
+
+// dispatchClosed waits until no batch is on its way to its stream: a task of one
+// is not missed.
+func dispatchClosed(t *testing.T, r *testkit.Rig) {
+	t.Helper()
+	testkit.Eventually(t, "their dispatch is closed", func() (bool, string) {
+		var n int
+		err := r.DB.QueryRow(t.Context(), "SELECT count(*) FROM dispatch_outbox").Scan(&n)
+		return err == nil && n == 0, fmt.Sprint(n, err)
+	})
 }
