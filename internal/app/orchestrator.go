@@ -149,7 +149,12 @@ func (o *Orchestrator) open(ctx context.Context) error {
 		return err
 	}
 	o.redis = redis
-	err = lifecycle.Retry(ctx, o.log, "Postgres", o.cfg.Server.StartDeadline, func(ctx context.Context) error {
+	err = lifecycle.Retry(ctx, o.log, "Postgres", o.cfg.Server.StartDeadline, func(ctx context.Context) (err error) {
+		defer func() {
+			if store.Unfit(err) {
+				err = lifecycle.Fatal(err)
+			}
+		}()
 		if o.cfg.Postgres.AutoMigrate {
 			applied, err := store.Migrate(ctx, o.cfg.Postgres.URL)
 			if err != nil {

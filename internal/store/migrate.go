@@ -2,14 +2,14 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
 	"time"
 
-	_ "github.com/jackc/pgx/v5/stdlib" // goose needs database/sql
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib" // goose needs database/sql
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 )
@@ -29,13 +29,17 @@ type MigrationStatus struct {
 const lockRetries = 120
 
 func withProvider(ctx context.Context, url string, fn func(*goose.Provider) error) error {
-	db, err := sql.Open("pgx", url)
+	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
 		return fmt.Errorf("postgres.url: %w", err)
 	}
+	pin(cfg.RuntimeParams, common)
+	db := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(func(ctx context.Context, c *pgx.Conn) error {
+		return checkSession(ctx, c.PgConn(), common)
+	}))
 	defer func() { _ = db.Close() }()
 	if err := db.PingContext(ctx); err != nil {
-		return fmt.Errorf("connect to postgres: %w", err)
+		return fmt.Errorf("connect to postgres: %w", sessionError(err))
 	}
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, lockRetries))
 	if err != nil {

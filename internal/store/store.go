@@ -58,23 +58,6 @@ type Store struct {
 	*dbsqlc.Queries
 }
 
-// session are the settings of every connection. A plan is made once, when the
-// tables may still be empty, and must be the right one for millions of rows
-// too: go through indexes, one row at a time. (A plan that was made on empty
-// tables scans them whole, and would go on doing so as they grow.)
-var session = map[string]string{
-	"plan_cache_mode":  "force_generic_plan", // planning the set-based statements costs more than running them
-	"enable_seqscan":   "off",
-	"enable_hashjoin":  "off",
-	"enable_mergejoin": "off",
-	"jit":              "off", // the penalties above would set it off
-	"timezone":         "UTC",
-	// A process that was stopped in mid-transaction must not hold its row locks
-	// for ever, and no statement of ours takes long.
-	"idle_in_transaction_session_timeout": "30s",
-	"statement_timeout":                   "60s",
-}
-
 // Open connects, switches to the application role and reads the deployment.
 // It fails if the database is unreachable, not migrated, or refuses the role.
 func Open(ctx context.Context, o Options) (*Store, error) {
@@ -83,21 +66,18 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, fmt.Errorf("postgres.url: %w", err)
 	}
 	cfg.MaxConns = int32(max(o.MaxConns, 1))
-	cfg.ConnConfig.RuntimeParams["application_name"] = "penstock"
-	for k, v := range session {
-		cfg.ConnConfig.RuntimeParams[k] = v
-	}
+	pin(cfg.ConnConfig.RuntimeParams, session)
 	if cfg.ConnConfig.ConnectTimeout == 0 {
 		cfg.ConnConfig.ConnectTimeout = 5 * time.Second
 	}
-	if o.Role != "" {
-		set := "SET ROLE " + pgx.Identifier{o.Role}.Sanitize()
-		cfg.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
-			if _, err := c.Exec(ctx, set); err != nil {
-				return fmt.Errorf("switch to role %s (postgres.role; made by `orchestrator migrate up`): %w", o.Role, err)
-			}
-			return nil
+	cfg.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
+		if err := checkSession(ctx, c.PgConn(), session); err != nil || o.Role == "" {
+			return err
 		}
+		if _, err := c.Exec(ctx, "SET ROLE "+pgx.Identifier{o.Role}.Sanitize()); err != nil {
+			return fmt.Errorf("switch to role %s (postgres.role; made by `orchestrator migrate up`): %w", o.Role, err)
+		}
+		return nil
 	}
 	cfg.ConnConfig.DialFunc = attentive(cfg.ConnConfig.DialFunc)
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
@@ -114,7 +94,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "42P01" {
 			return nil, errors.New("the database has no Penstock schema: run `orchestrator migrate up`, or set postgres.auto_migrate")
 		}
-		return nil, fmt.Errorf("read deployment: %w", err)
+		return nil, fmt.Errorf("read deployment: %w", sessionError(err))
 	}
 	s.dep = Deployment{ID: protocol.ID(d.ID), Seed: d.Seed, CreatedAt: d.CreatedAt}
 	return s, nil

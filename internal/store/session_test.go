@@ -1,0 +1,69 @@
+package store_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/penstock-dev/penstock/internal/devstack/devtest"
+	"github.com/penstock-dev/penstock/internal/store"
+)
+
+func TestSessionsPinTheirSettings(t *testing.T) {
+	t.Parallel()
+	url := devtest.Postgres(t)
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close(t.Context()) }()
+	cfg := c.Config()
+	hostile := map[string]string{
+		"default_transaction_isolation": "'serializable'", "search_path": "'pg_temp'", "timezone": "'Asia/Tokyo'", "client_encoding": "'LATIN1'",
+		"statement_timeout": "'1ms'", "lock_timeout": "'1ms'", "datestyle": "'German'", "plan_cache_mode": "'auto'", "enable_indexscan": "off",
+	}
+	for name, value := range hostile {
+		if _, err := c.Exec(t.Context(), "ALTER DATABASE "+pgx.Identifier{cfg.Database}.Sanitize()+" SET "+name+" = "+value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := store.Migrate(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	s, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for name, want := range map[string]string{
+		"transaction_isolation": "read committed", "search_path": "public", "timezone": "UTC", "client_encoding": "UTF8",
+		"statement_timeout": "1min", "lock_timeout": "0", "datestyle": "ISO, MDY", "plan_cache_mode": "force_generic_plan", "enable_indexscan": "on",
+	} {
+		if got, err := s.Setting(t.Context(), name); err != nil || got != want {
+			t.Errorf("%s is %q, %v; want %q", name, got, err, want)
+		}
+	}
+}
+
+func TestADatabaseOfAnotherEncodingIsRefused(t *testing.T) {
+	t.Parallel()
+	url := devtest.Postgres(t)
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close(t.Context()) }()
+	name := c.Config().Database + "_latin1"
+	if _, err := c.Exec(t.Context(), "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = c.Exec(t.Context(), "DROP DATABASE "+pgx.Identifier{name}.Sanitize()) }()
+	latin1 := strings.Replace(url, c.Config().Database, name, 1)
+	if _, err := store.Migrate(t.Context(), latin1); !store.Unfit(err) || !strings.Contains(err.Error(), "encoding is LATIN1") {
+		t.Errorf("migrate: %v", err)
+	}
+	if _, err := store.Open(t.Context(), store.Options{URL: latin1, MaxConns: 2}); !store.Unfit(err) || !strings.Contains(err.Error(), "encoding is LATIN1") {
+		t.Errorf("open: %v", err)
+	}
+}
