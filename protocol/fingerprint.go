@@ -21,7 +21,7 @@ var variable = []struct {
 	{regexp.MustCompile(`0x[0-9a-f]+`), "<hex>"},
 	{regexp.MustCompile(`\b[0-9a-f]*\d[0-9a-f]*[a-f][0-9a-f]{6,}\b|\b[0-9a-f]*[a-f][0-9a-f]*\d[0-9a-f]{6,}\b`), "<hex>"},
 	{regexp.MustCompile(`"[^"]*"|\B'[^']*'\B`), "<text>"},
-	{regexp.MustCompile(`\d+(\.\d+)*`), "<n>"},
+	{regexp.MustCompile(`\b\d+(\.\d+)*`), "<n>"}, // total_v2 and total_v3 are names
 	{regexp.MustCompile(`\s+`), " "},
 }
 

@@ -3,6 +3,8 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -167,8 +169,30 @@ func (w *Worker) execute(ctx context.Context, x *execution, h task.Handler, queu
 	}
 	if _, ok := errors.AsType[*execute.PanicError](err); ok { // its words may hold a payload: they are in the outcome only
 		w.o.Log.Error("handler panicked", "type", t.Type, "task_id", t.TaskID, "attempt", t.Attempt)
-	} else if err != nil {
-		w.o.Log.Debug("handler returned an error", "type", t.Type, "task_id", t.TaskID, "attempt", t.Attempt, "outcome", o.Kind, "code", o.Code)
+	} else if o.Kind == protocol.OutcomeFailed {
+		w.o.Log.Warn("task failed", "type", t.Type, "task_id", t.TaskID, "attempt", t.Attempt, "code", o.Code, "error", clip(o.Error), "next", next(t, o))
+	} else {
+		w.o.Log.Debug("task done", "type", t.Type, "task_id", t.TaskID, "attempt", t.Attempt, "outcome", o.Kind, "code", o.Code)
 	}
 	w.submit(x, o)
+}
+
+// next tells what will become of a task that failed, as far as a worker knows.
+func next(t *protocol.TaskEntry, o *protocol.Outcome) string {
+	switch {
+	case !o.Retryable:
+		return "dead letter: not retryable"
+	case t.Attempt > t.MaxRetries:
+		return fmt.Sprintf("dead letter: all %d attempts are used up", 1+t.MaxRetries)
+	}
+	return fmt.Sprintf("retry as attempt %d of %d", t.Attempt+1, 1+t.MaxRetries)
+}
+
+// clip shortens an error's text for a log record.
+func clip(s string) string {
+	const most = 500
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
 }

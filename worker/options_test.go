@@ -3,6 +3,8 @@ package worker_test
 import (
 	"context"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -36,6 +38,34 @@ func TestFromEnv(t *testing.T) { // sets the environment: not parallel
 				t.Errorf("error %v, want one that names %s", err, name)
 			}
 		})
+	}
+}
+
+func TestFromEnvReadsFiles(t *testing.T) { // sets the environment: not parallel
+	file := func(text string) string {
+		t.Helper()
+		name := filepath.Join(t.TempDir(), "secret")
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	t.Setenv("PENSTOCK_REDIS_URL", "")
+	t.Setenv("PENSTOCK_REDIS_URL_FILE", file(" redis://localhost:1/3\n"))
+	t.Setenv("PENSTOCK_ORCHESTRATOR_TOKEN_FILE", file("some-long-token-text\n"))
+	if got := worker.FromEnv(); got.RedisURL != "redis://localhost:1/3" || got.OrchestratorToken != "some-long-token-text" {
+		t.Errorf("got %+v", got)
+	}
+	for text, set := range map[string]func(){
+		"must hold one line":                   func() { t.Setenv("PENSTOCK_REDIS_URL_FILE", file("a\nb")) },
+		"no such file":                         func() { t.Setenv("PENSTOCK_REDIS_URL_FILE", "/nowhere/at/all") },
+		"PENSTOCK_REDIS_URL_FILE are both set": func() { t.Setenv("PENSTOCK_REDIS_URL", "redis://localhost:1") },
+	} {
+		set()
+		if _, err := worker.New(worker.FromEnv()); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("error %v, want one with %q", err, text)
+		}
+		t.Setenv("PENSTOCK_REDIS_URL", "")
 	}
 }
 

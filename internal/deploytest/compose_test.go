@@ -184,7 +184,7 @@ func TestNetworks(t *testing.T) {
 	p := compose(t, nil)
 	want := map[string][]string{
 		"postgres": {"postgres"}, "redis": {"redis"}, "migrate": {"postgres"}, "dlq-replay": {"rpc"},
-		"worker": {"egress", "redis"}, "orchestrator-1": {"postgres", "redis", "rpc"}, "orchestrator-2": {"postgres", "redis", "rpc"},
+		"worker": {"egress", "redis", "rpc"}, "orchestrator-1": {"postgres", "redis", "rpc"}, "orchestrator-2": {"postgres", "redis", "rpc"},
 	}
 	for _, s := range services(p) {
 		if got := slices.Sorted(maps.Keys(s.Networks)); !slices.Equal(got, want[s.Name]) {

@@ -326,8 +326,9 @@ func bearerScheme() object {
 	return object{
 		"type": "http", "scheme": "bearer",
 		"description": "A token of the orchestrator's auth.tokens_file: what its holder does is recorded under their name. " +
-			"Without one the caller is anonymous, which is enough for everything but discarding dead letters. " +
-			"An unknown token is refused with 401.",
+			"Each call takes one of the roles that its description names. Without a token the caller is anonymous and has the roles of auth.anonymous_roles, none by default; " +
+			"where there is no tokens file every role, but what takes a person, such as approving or discarding, takes a token all the same. " +
+			"An unknown token is refused with 401, a token without the role with 403.",
 	}
 }
 
