@@ -70,10 +70,11 @@ func CheckEffectResult(result []byte) error {
 		return fmt.Errorf("has %d bytes, at most %d are kept: store large data elsewhere and return a reference", len(result), MaxEffectResult)
 	case !utf8.Valid(result) || !json.Valid(result):
 		return errors.New("is not JSON in UTF-8")
-	case hasNUL(result):
-		return errors.New(`contains the character NUL (\u0000), which can't be stored`)
 	case jsonDepth(result) > maxEffectDepth:
 		return fmt.Errorf("is nested deeper than %d levels", maxEffectDepth)
+	}
+	if err := CheckEscapes(result); err != nil {
+		return fmt.Errorf("%w, which can't be stored", err)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ func TestNormaliseError(t *testing.T) {
 		"blob 9f86d081884c7d65 missing":                  "blob <hex> missing",
 		"TASK_TIMEOUT: start-to-close timeout:  slow   ": "task_timeout: start-to-close timeout: slow",
 		"can't read alpha: it's gone":                    "can't read alpha: it's gone",
-		"no column total_v2 in t1, line 17": "no column total_v2 in t1, line <n>",
+		"no column total_v2 in t1, line 17":              "no column total_v2 in t1, line <n>",
 		"face cafe decade":                               "face cafe decade",
 		"took 1.5s, then 12.25 s":                        "took <n>s, then <n> s",
 	} {

@@ -294,7 +294,7 @@ func TestBoundaries(t *testing.T) {
 	full := `"` + strings.Repeat("a", 256*1024-2) + `"`
 	for _, p := range []string{
 		full, `"\\u0000"`, `{"a":"\\\\u0000"}`, strings.Repeat("[", 64) + strings.Repeat("]", 64), `1e400`, `-0.0`, `12345678901234567890`,
-		`"\ud800"`, "\"\u2028 \U0001F600 ü\"", ` { "b" : 1 , "a" : [ ] } `, `"\u0001"`, `{"a":1,"a":2}`, `null`, `"` + "\x7f" + `"`,
+		`"\ud83d\ude00"`, "\"\u2028 \U0001F600 ü\"", ` { "b" : 1 , "a" : [ ] } `, `"\u0001"`, `{"a":1,"a":2}`, `null`, `"` + "\x7f" + `"`,
 	} {
 		got := e.enqueue(t, &penstockv1.EnqueueRequest{Payload: []byte(p), ScheduleType: "delay", DelayMs: later})
 		res, err := e.grpc.GetTask(t.Context(), connect.NewRequest(&penstockv1.GetTaskRequest{TaskId: got.TaskId}))

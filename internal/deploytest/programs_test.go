@@ -133,8 +133,10 @@ func TestEnvironment(t *testing.T) {
 			case command(t, s).Flags().Lookup(k.Flag) == nil:
 				t.Errorf("%s: %s is no setting of %q", s.Name, name, command(t, s).CommandPath())
 			case k.Secret:
-				if u, err := url.Parse(*value); err != nil || u.User != nil {
-					t.Errorf("%s: %s has a user or password: it belongs into a secret, named by %s_FILE", s.Name, name, name)
+				for one := range strings.SplitSeq(*value, ",") {
+					if u, err := url.Parse(one); err != nil || u.User != nil {
+						t.Errorf("%s: %s has a user or password: it belongs into a secret, named by %s_FILE", s.Name, name, name)
+					}
 				}
 			}
 		}

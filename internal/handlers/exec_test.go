@@ -147,7 +147,7 @@ func TestExecFailures(t *testing.T) {
 		"other signal":  {sh(`kill -USR1 $$`), retryable, "killed by SIGUSR1"},
 		"too long":      {limit(sh(`printf '%101s' x`)), permanent, "standard output is longer than max_output_bytes (100)"},
 		"endless":       {limit(sh(`while :; do echo xxxxxxxx; done`)), permanent, "longer than max_output_bytes (100)"},
-		"escaped NUL":   {sh(`printf '"\\u0000"'`), permanent, `standard output can't be kept as the result: its JSON contains the escape \u0000`},
+		"escaped NUL":   {sh(`printf '"\\u0000"'`), permanent, `standard output can't be kept as the result: its JSON contains the character NUL (\u0000)`},
 		"not UTF-8":     {sh(`printf '\377'`), permanent, "standard output is not UTF-8"},
 		"stderr binary": {sh(`printf 'a\377\033b' >&2; exit 1`), retryable, "exit status 1: a\uFFFD\uFFFDb"},
 	} {

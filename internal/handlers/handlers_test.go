@@ -216,9 +216,9 @@ func TestResultOf(t *testing.T) {
 		}
 	}
 	for out, want := range map[string]string{
-		`"\u0000"`:           `the escape \u0000`,
-		`{"a\u0000":1}`:      `the escape \u0000`,
-		`"\\\u0000"`:         `the escape \u0000`,
+		`"\u0000"`:           `the character NUL (\u0000)`,
+		`{"a\u0000":1}`:      `the character NUL (\u0000)`,
+		`"\\\u0000"`:         `the character NUL (\u0000)`,
 		`"\ud83d"`:           `half a surrogate pair, \ud83d`,
 		`"\ude00\ud83d"`:     `half a surrogate pair, \ude00`,
 		`"\ud83d\ud83d"`:     `half a surrogate pair`,

@@ -3,14 +3,12 @@ package handlers
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"unicode"
-	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/penstock-dev/penstock/protocol"
 	"github.com/penstock-dev/penstock/task"
 )
 
@@ -30,8 +28,8 @@ func resultOf(what string, out []byte) (json.RawMessage, error) {
 		return nil, task.Permanent(fmt.Errorf("%s is not UTF-8 and can't be kept as a JSON result", what))
 	}
 	if json.Valid(out) {
-		if err := checkEscapes(out); err != nil {
-			return nil, task.Permanent(fmt.Errorf("%s can't be kept as the result: %w", what, err))
+		if err := protocol.CheckEscapes(out); err != nil {
+			return nil, task.Permanent(fmt.Errorf("%s can't be kept as the result: its JSON %w", what, err))
 		}
 		return bytes.Trim(out, " \t\r\n"), nil
 	}
@@ -42,40 +40,6 @@ func resultOf(what string, out []byte) (json.RawMessage, error) {
 		return nil, task.Permanent(fmt.Errorf("%s has no JSON form: %w", what, err))
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
-}
-
-// checkEscapes returns an error if valid JSON has a \u escape that the store
-// refuses. A backslash occurs in JSON only within strings.
-func checkEscapes(doc []byte) error {
-	for i := 0; i < len(doc); i++ {
-		if doc[i] != '\\' {
-			continue
-		}
-		i++
-		if doc[i] != 'u' {
-			continue
-		}
-		r := hexRune(doc[i+1:])
-		i += 4
-		switch {
-		case r == 0:
-			return errors.New(`its JSON contains the escape \u0000`)
-		case utf16.IsSurrogate(r):
-			rest := doc[i+1:]
-			if !bytes.HasPrefix(rest, []byte(`\u`)) ||
-				utf16.DecodeRune(r, hexRune(rest[2:])) == unicode.ReplacementChar {
-				return fmt.Errorf(`its JSON contains half a surrogate pair, \u%04x`, r)
-			}
-			i += 6
-		}
-	}
-	return nil
-}
-
-// hexRune returns the value of the four hex digits that b begins with.
-func hexRune(b []byte) rune {
-	n, _ := strconv.ParseUint(string(b[:4]), 16, 16)
-	return rune(n)
 }
 
 // clean makes text of others fit for an error text: U+FFFD stands for what is

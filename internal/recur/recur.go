@@ -7,6 +7,7 @@ package recur
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	_ "time/tzdata" // the zones are the same wherever the program runs
@@ -185,6 +186,11 @@ func parse(expr string, loc *time.Location) (*cronRule, error) {
 		return nil, fault("cron", "names a time zone: use the field timezone")
 	case strings.HasPrefix(strings.TrimSpace(expr), "@every"):
 		return nil, fault("cron", "is an interval: use every_ms")
+	}
+	for _, field := range strings.Fields(expr) {
+		if slices.Contains(strings.Split(field, ","), "") { // the parser passes over it
+			return nil, fault("cron", "is %q, which has an empty item in the list %q", expr, field)
+		}
 	}
 	// In lower case, since the parser takes every H for a hash.
 	sched, err := parser.Parse(strings.ToLower(strings.TrimSpace(expr)))

@@ -123,6 +123,8 @@ func TestNonsense(t *testing.T) {
 		"empty list":      {Spec{Cron: ", * * * *"}, "cron"},
 		"NUL":             {Spec{Cron: "* * * * \x00"}, "cron"},
 		"reboot":          {Spec{Cron: "@reboot"}, "cron"},
+		"empty item":      {Spec{Cron: "0,,5 * * * *"}, "cron"},
+		"empty last item": {Spec{Cron: "0 0,12, * * *"}, "cron"},
 		"every in cron":   {Spec{Cron: "@every 1s"}, "cron"},
 		"zone in cron":    {Spec{Cron: "CRON_TZ=UTC * * * * *"}, "cron"},
 		"long":            {Spec{Cron: strings.Repeat("1,", 200) + "1 * * * *"}, "cron"},

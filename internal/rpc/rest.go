@@ -64,6 +64,10 @@ func (h *restHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.write(w)
 		return
 	}
+	if p := found.repeated(r.URL.Query()); p != nil {
+		p.write(w)
+		return
+	}
 	out := prepare(r, found.resolve(path))
 	body, packed, p := plainBody(w, r, limit)
 	switch {

@@ -187,6 +187,7 @@ func TestRESTBadRequests(t *testing.T) {
 		{"GET", "/api/v1/tasks?page_size=x", "", "", 400, "TASK_INPUT_INVALID", "page_size"},
 		{"GET", "/api/v1/tasks?created_after=x", "", "", 400, "TASK_INPUT_INVALID", "created_after"},
 		{"GET", "/api/v1/tasks?tenant=%zz", "", "", 400, "TASK_INPUT_INVALID", ""},
+		{"GET", "/api/v1/tasks?tenant=a&tenant=b", "", "", 400, "TASK_INPUT_INVALID", "tenant"},
 		{"GET", "/api/v1/tasks?tenant=%ff", "", "", 400, "TASK_INPUT_INVALID", ""},
 		{"GET", "/api/v1/tasks", "{}", "", 400, "TASK_INPUT_INVALID", ""},
 		{"DELETE", "/api/v1/tasks/x", "", "", 405, "", ""},

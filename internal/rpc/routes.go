@@ -3,6 +3,7 @@ package rpc
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"google.golang.org/genproto/googleapis/api/annotations"
@@ -18,6 +19,24 @@ type routes map[string][]route
 type route struct {
 	parts  []string
 	method protoreflect.MethodDescriptor
+}
+
+// repeated refuses a query parameter that is given more than once and is no list:
+// the transcoder would take the last one in silence.
+func (r *route) repeated(query url.Values) *problem {
+	if r == nil {
+		return nil
+	}
+	for name, values := range query {
+		fd := r.method.Input().Fields().ByTextName(name)
+		if fd == nil {
+			fd = r.method.Input().Fields().ByJSONName(name)
+		}
+		if len(values) > 1 && fd != nil && !fd.IsList() {
+			return badRequest(name, "the query parameter is given more than once")
+		}
+	}
+	return nil
 }
 
 // procedure is the path of the method as an RPC.

@@ -1,17 +1,17 @@
 package enqueue
 
 import (
-	"bytes"
 	"encoding/json"
 	"unicode/utf8"
 
 	"github.com/penstock-dev/penstock/internal/guard"
 	"github.com/penstock-dev/penstock/internal/schema"
+	"github.com/penstock-dev/penstock/protocol"
 )
 
 // CheckPayload checks a payload as Enqueue does: its size, that it is one JSON
-// value in UTF-8, its depth, that no string contains NUL, and the schema of the
-// type. It returns the payload as it is stored: as given, or null if there is
+// value in UTF-8, its depth, its escapes (see protocol.CheckEscapes), and the
+// schema of the type. It returns the payload as it is stored: as given, or null if there is
 // none. The error is an *protocol.Error with code TASK_INPUT_INVALID and field
 // "payload"; it quotes no values of the payload.
 func (s *Stage) CheckPayload(typ string, payload []byte) ([]byte, error) {
@@ -29,16 +29,15 @@ func checkPayload(p []byte, lim *Limits, sch *schema.Schema) ([]byte, error) {
 	if !utf8.Valid(p) {
 		return nil, bad("payload", "is not valid UTF-8")
 	}
-	depth, nul := scan(p)
-	if depth > lim.MaxPayloadDepth {
+	if nesting(p) > lim.MaxPayloadDepth {
 		return nil, bad("payload", "is nested deeper than %d levels", lim.MaxPayloadDepth)
 	}
 	if !json.Valid(p) {
 		var v any
 		return nil, bad("payload", "is not one JSON value: %v", json.Unmarshal(p, &v))
 	}
-	if nul {
-		return nil, bad("payload", `contains the character NUL (\u0000)`)
+	if err := protocol.CheckEscapes(p); err != nil {
+		return nil, bad("payload", "%v", err)
 	}
 	return follow(p, sch)
 }
@@ -53,17 +52,14 @@ func follow(p []byte, sch *schema.Schema) ([]byte, error) {
 	return p, nil
 }
 
-// scan returns the deepest nesting of p and whether a string in it contains an
-// escaped NUL. It needs no valid JSON and uses no stack.
-func scan(p []byte) (deepest int, nul bool) {
+// nesting returns the deepest nesting of p. It needs no valid JSON and uses no
+// stack.
+func nesting(p []byte) (deepest int) {
 	depth, inString := 0, false
 	for i := 0; i < len(p); i++ {
 		c := p[i]
 		switch {
 		case inString && c == '\\':
-			if bytes.HasPrefix(p[i:], []byte(`\u0000`)) {
-				nul = true
-			}
 			i++
 		case c == '"':
 			inString = !inString
@@ -75,7 +71,7 @@ func scan(p []byte) (deepest int, nul bool) {
 			depth--
 		}
 	}
-	return deepest, nul
+	return deepest
 }
 
 // canonical is the form in which two payloads are compared.

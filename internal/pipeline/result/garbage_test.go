@@ -106,6 +106,31 @@ func TestUnreadableOutcomeEndsItsTask(t *testing.T) {
 	}
 }
 
+// A worker may give a failure three codes. Another one would mean what only the
+// orchestrator says with it.
+func TestCodesOfWorkers(t *testing.T) {
+	t.Parallel()
+	r := rig(t)
+	hs := fetched(t, r, 2)
+	for i, code := range []protocol.Code{protocol.CodeWorkerLost, protocol.CodeTimeout} {
+		o := hs[i].Outcome(protocol.OutcomeFailed)
+		o.Code, o.Error = code, "the cause"
+		r.Report(t, o)
+	}
+	r.Start(t, r.Results.Run)
+	r.Start(t, r.DeadLetter.Run)
+	r.Start(t, r.DeadLetter.RunIngest)
+	r.Ack(t, hs...)
+	r.WaitState(t, protocol.StateFailed, hs[0].ID, hs[1].ID)
+	if row := r.Row(t, hs[0].ID); row.Code != string(protocol.CodeExecutionFailed) || row.Reason != "TASK_WORKER_LOST: the cause" {
+		t.Errorf("another code: %+v", row)
+	}
+	if row := r.Row(t, hs[1].ID); row.Code != string(protocol.CodeTimeout) || row.Reason != "the cause" {
+		t.Errorf("one of the three: %+v", row)
+	}
+	testkit.VerifyLog(t, r.Stores)
+}
+
 // The same garbage delivered to two orchestrators is kept once in Postgres.
 func TestGarbageTwice(t *testing.T) {
 	t.Parallel()
@@ -137,6 +162,7 @@ func TestResultThatCannotBeStored(t *testing.T) {
 	cases := []struct{ name, result, reason string }{
 		{"not JSON", `{"a":`, "JSON"},
 		{"escaped NUL", `{"a":"\u0000"}`, "NUL"},
+		{"half a pair", `{"a":"\ud800"}`, "half a surrogate pair"},
 		{"raw NUL", "{\"a\":\"\x00\"}", "NUL"},
 		{"not UTF-8", "{\"a\":\"\xff\"}", "UTF-8"},
 		{"too large", `"` + strings.Repeat("x", 9<<20) + `"`, "bytes"},

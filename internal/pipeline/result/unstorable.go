@@ -1,7 +1,6 @@
 package result
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -50,7 +49,7 @@ func unreadable(values map[string]any, cause error) *protocol.Outcome {
 func decode(values map[string]any) (*protocol.Outcome, error) {
 	o, err := protocol.DecodeOutcome(values)
 	if err == nil {
-		return checkResult(checkApproval(o)), nil
+		return checkResult(checkApproval(checkCode(o))), nil
 	}
 	if e, ok := errors.AsType[*protocol.Error](err); ok && e.Field == protocol.FieldResult {
 		rest := maps.Clone(values)
@@ -60,6 +59,19 @@ func decode(values map[string]any) (*protocol.Outcome, error) {
 		}
 	}
 	return nil, err
+}
+
+// checkCode holds a failure to the codes that workers may give; another one would
+// mean what the orchestrator says with it.
+func checkCode(o *protocol.Outcome) *protocol.Outcome {
+	switch o.Code {
+	case "", protocol.CodeExecutionFailed, protocol.CodeTimeout, protocol.CodeInputInvalid:
+	default:
+		if o.Kind == protocol.OutcomeFailed {
+			o.Code, o.Error = protocol.CodeExecutionFailed, protocol.Text(string(o.Code)+": "+o.Error)
+		}
+	}
+	return o
 }
 
 // checkApproval makes a permanent failure of a handler's question that nobody can
@@ -82,25 +94,12 @@ func checkResult(o *protocol.Outcome) *protocol.Outcome {
 		o.Result = []byte("null")
 	case !json.Valid(o.Result):
 		return unstorable(o, "is not JSON")
-	case escapedNUL(o.Result):
-		return unstorable(o, `contains the character NUL (\u0000)`)
+	default:
+		if err := protocol.CheckEscapes(o.Result); err != nil {
+			return unstorable(o, err.Error())
+		}
 	}
 	return o
-}
-
-// escapedNUL reports whether a string in valid JSON contains \u0000, which is
-// not the same as containing those six bytes: the backslash may be escaped.
-func escapedNUL(b []byte) bool {
-	for {
-		i := bytes.IndexByte(b, '\\')
-		if i < 0 {
-			return false
-		}
-		if bytes.HasPrefix(b[i:], []byte(`\u0000`)) {
-			return true
-		}
-		b = b[i+2:] // valid JSON has a character after each backslash
-	}
 }
 
 // applyAll applies outcomes in one transaction. If Postgres refuses the data
