@@ -23,6 +23,9 @@ const (
 // functions when another transaction is at it.
 const inUse = "55P03"
 
+// timedOut is what it says when a statement took longer than statement_timeout.
+const timedOut = "57014"
+
 // errBusy ends a round: somebody else is removing tasks.
 var errBusy = errors.New("another orchestrator is removing tasks")
 
@@ -103,6 +106,11 @@ func (j *Janitor) removeDay(ctx context.Context, day string) error {
 			j.o.Log.Info("a day's finished tasks removed (retention.tasks)", "day", day, "tasks", n)
 			return nil
 		case err == nil:
+			return j.removeRowsOf(ctx, day)
+		case store.HasCode(err, timedOut):
+			// There is too much of it for one statement. What is removed row by row stays
+			// removed, so that there is less each time.
+			j.o.Log.Warn("retention: a day is too large to be dropped at once; its tasks are removed one by one first", "day", day, "error", err)
 			return j.removeRowsOf(ctx, day)
 		case !store.HasCode(err, inUse):
 			return err

@@ -41,6 +41,23 @@ func TestOldDayIsDropped(t *testing.T) {
 	}
 }
 
+// A day that is too large for one statement is emptied step by step, so that each
+// round finds less of it.
+func TestADayTooLargeToDrop(t *testing.T) {
+	t.Parallel()
+	p := newPast(t)
+	old, young := p.succeeded(t, 50, 30), p.succeeded(t, 5, 5)
+	p.exec(t, `CREATE OR REPLACE FUNCTION penstock_drop_day(day date, keep interval) RETURNS bigint LANGUAGE plpgsql AS
+		$$ BEGIN RAISE query_canceled USING MESSAGE = 'canceling statement due to statement timeout'; END $$`)
+	p.remove(t, p.janitor(t))
+	if n := p.left(t, old...); n != 0 {
+		t.Errorf("%d tasks of an old day are left", n)
+	}
+	if n := p.left(t, young...); n != 5 {
+		t.Errorf("%d of 5 young tasks are left", n)
+	}
+}
+
 // What keeps a task keeps its day, but not its neighbours.
 func TestDayWithATaskToKeep(t *testing.T) {
 	t.Parallel()
