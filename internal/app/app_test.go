@@ -109,6 +109,14 @@ func TestNewOrchestratorRefuses(t *testing.T) {
 	}
 }
 
+func runWorker(ctx context.Context, c config.Worker) error {
+	w, err := NewWorker(c, quiet)
+	if err != nil {
+		return err
+	}
+	return RunWorker(ctx, w, c)
+}
+
 func TestRunWorkerRefuses(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -127,7 +135,7 @@ func TestRunWorkerRefuses(t *testing.T) {
 		c.Redis.URL = "redis://127.0.0.1:1/0"
 		c.Handlers = map[string]config.Handler{"echo": {Kind: "echo"}}
 		edit(&c)
-		if err := RunWorker(t.Context(), c, quiet); err == nil || !strings.Contains(err.Error(), want) {
+		if err := runWorker(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want an error with %q", err, want)
 		}
 	}
@@ -199,7 +207,7 @@ func TestWorkerHealth(t *testing.T) {
 	c.Handlers = map[string]config.Handler{"echo": {Kind: "echo"}}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- RunWorker(ctx, c, quiet) }()
+	go func() { done <- runWorker(ctx, c) }()
 	// Without an orchestrator there is nothing to fetch.
 	answers := func(want int, reason string) {
 		t.Helper()

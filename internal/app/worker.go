@@ -17,14 +17,10 @@ import (
 	"github.com/penstock-dev/penstock/worker"
 )
 
-// RunWorker runs a worker with the handlers that its configuration declares,
-// until ctx ends or the process is signalled, and drains. The error names the
-// setting that is wrong, or the store that could not be reached.
-func RunWorker(ctx context.Context, cfg config.Worker, log *slog.Logger) error {
-	w, err := NewWorker(cfg, log)
-	if err != nil {
-		return err
-	}
+// RunWorker runs a worker of NewWorker until ctx ends or the process is signalled,
+// and drains. The error names the address that can't be listened on, or the store
+// that could not be reached.
+func RunWorker(ctx context.Context, w *worker.Worker, cfg config.Worker) error {
 	if cfg.HealthListen == "" {
 		return w.Run(ctx)
 	}
@@ -47,7 +43,8 @@ func RunWorker(ctx context.Context, cfg config.Worker, log *slog.Logger) error {
 	return errors.Join(err, g.Wait())
 }
 
-// NewWorker makes a worker with the handlers that its configuration declares.
+// NewWorker makes a worker with the handlers that its configuration declares. The
+// error names the setting that is wrong.
 func NewWorker(cfg config.Worker, log *slog.Logger) (*worker.Worker, error) {
 	if err := cfg.RequireRedis(); err != nil {
 		return nil, err

@@ -37,7 +37,11 @@ shutdown_grace, hands back the rest, and leaves. A second signal ends it at once
 		if err := cfg.RequireRedis(); err != nil {
 			return usage(err)
 		}
-		return app.RunWorker(cmd.Context(), cfg, log)
+		w, err := app.NewWorker(cfg, log)
+		if err != nil {
+			return usage(err)
+		}
+		return app.RunWorker(cmd.Context(), w, cfg)
 	}
 	p := &cobra.Command{
 		Use: "config", Short: "Print every setting, its value and where it comes from", Args: args(cobra.NoArgs),

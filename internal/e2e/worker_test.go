@@ -118,3 +118,18 @@ func TestWorkerProgramHandsBack(t *testing.T) {
 		t.Errorf("%v, %v; want it run again without a retry or an interruption", got, err)
 	}
 }
+
+// What is wrong in the configuration ends a worker with exit code 2, the
+// declarations of handlers included.
+func TestWrongHandlersAreWrongUsage(t *testing.T) {
+	t.Parallel()
+	s := &system{Stores: testkit.NewStores(t), t: t, visibility: time.Minute}
+	for want, config := range map[string]string{
+		`handlers["a"].kind`: "handlers:\n  a: {kind: nope}\n", "declares none": "concurrency: 2\n", "handlers.b": "handlers:\n  b: {kind: exec, command: [no-such-program-anywhere]}\n",
+	} {
+		p := s.worker(config)
+		if code := p.wait(t); code != 2 || !strings.Contains(p.out.String(), want) {
+			t.Errorf("exit code %d, want 2 and %q:\n%s", code, want, p.out.tail())
+		}
+	}
+}
