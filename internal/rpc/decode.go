@@ -217,12 +217,13 @@ func (d *decoder) nested(p *plan) *inputError {
 
 // replace takes one raw value out of the text.
 func (d *decoder) replace() *inputError {
-	spent := d.spent
+	saved := d.budget
+	d.budget = budget{} // it stays text, whatever it holds
 	raw, err := d.value()
+	d.budget = saved
 	if err != nil {
 		return err
 	}
-	d.spent = spent // it stays text
 	if err := d.spend(3 * scalarBytes); err != nil {
 		return err
 	}

@@ -59,6 +59,8 @@ func pin(params, settings map[string]string) {
 	maps.Copy(params, settings)
 	if path != "" {
 		params["search_path"] = path
+	} else if strings.Contains(params["options"], "search_path") {
+		delete(params, "search_path")
 	}
 }
 

@@ -50,15 +50,16 @@ func (c *Client) CheckOwner(ctx context.Context) error {
 		}
 		return fmt.Errorf("redis: HGET %s: %w", epochKey, err)
 	}
-	c.owner.mu.Lock()
-	c.owner.foreign = nil
-	c.owner.mu.Unlock()
-	return c.owner.seen(deployment)
+	return c.owner.note(deployment, true)
 }
 
 // seen takes note of a stranger's. That it is the own one may be old news; it is
 // for CheckOwner to find.
-func (o *owner) seen(deployment string) error {
+func (o *owner) seen(deployment string) error { return o.note(deployment, false) }
+
+// note takes note of whose Redis is. What was found before stays in force until a
+// look that clears finds otherwise, without a gap in which commands would pass.
+func (o *owner) note(deployment string, clears bool) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.adopts && o.id == "" {
@@ -67,6 +68,9 @@ func (o *owner) seen(deployment string) error {
 	if o.id != "" && deployment != "" && deployment != o.id {
 		o.foreign = &ForeignError{Deployment: deployment, Own: o.id}
 		return o.foreign
+	}
+	if clears {
+		o.foreign = nil
 	}
 	return nil
 }
@@ -118,7 +122,7 @@ func (o *owner) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // ProcessPipelineHook implements redis.Hook.
 func (o *owner) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if err := o.err(); err != nil {
+		if err := o.err(); err != nil && ctx.Value(lookKey{}) == nil { // a look's new connection is set up by one
 			for _, cmd := range cmds {
 				cmd.SetErr(err)
 			}
