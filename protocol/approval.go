@@ -107,7 +107,7 @@ func (r *ApprovalRequest) Check() error {
 	}
 	switch {
 	case r.Kind != ApprovalHandler && r.Kind != ApprovalEffect:
-		return Errorf(CodeInputInvalid, "approval.kind", "is %q, want %s or %s", clip(r.Kind, 32), ApprovalHandler, ApprovalEffect)
+		return Errorf(CodeInputInvalid, "approval.kind", "is %q, want %s or %s", Clip(r.Kind, 32), ApprovalHandler, ApprovalEffect)
 	case len(r.Name) < 1 || len(r.Name) > maxName || Text(r.Name) != r.Name || strings.ContainsFunc(r.Name, unicode.IsControl):
 		return Errorf(CodeInputInvalid, "approval.name", "must be 1 to %d bytes without control characters", maxName)
 	case Text(r.Prompt) != r.Prompt:
@@ -124,7 +124,7 @@ func (r *ApprovalRequest) Check() error {
 			}
 		}
 		if e.KeyKind != "" && e.KeyKind != KeyGiven && e.KeyKind != KeyOfTask {
-			return Errorf(CodeInputInvalid, "approval.effect.key_kind", "is %q, want %s or %s", clip(e.KeyKind, 32), KeyGiven, KeyOfTask)
+			return Errorf(CodeInputInvalid, "approval.effect.key_kind", "is %q, want %s or %s", Clip(e.KeyKind, 32), KeyGiven, KeyOfTask)
 		}
 		// Whoever may resolve effects may decide, and alone: the two ways to end a
 		// doubt ask for the same.
@@ -166,7 +166,7 @@ func CheckApprovers(required int, approvers []string, timeout time.Duration) (in
 		out[i] = Person(a)
 		name, role := strings.CutPrefix(out[i], RolePrefix)
 		if !principal(name) {
-			return 0, nil, 0, Errorf(CodeInputInvalid, "approvers", "has %q, want a principal (A-Z a-z 0-9 . _ -), or %sNAME", clip(a, 64), RolePrefix)
+			return 0, nil, 0, Errorf(CodeInputInvalid, "approvers", "has %q, want a principal (A-Z a-z 0-9 . _ -), or %sNAME", Clip(a, 64), RolePrefix)
 		}
 		if role {
 			roles++

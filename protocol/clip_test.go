@@ -13,7 +13,7 @@ func TestClip(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s, n := rapid.StringN(0, 100, 255).Draw(t, "s"), rapid.IntRange(utf8.UTFMax, 200).Draw(t, "n")
-		got := clip(s, n)
+		got := Clip(s, n)
 		if len(s) <= n {
 			if got != s {
 				t.Fatalf("%q became %q", s, got)

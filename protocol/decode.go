@@ -22,7 +22,7 @@ func (d *decoder) fail(field, format string, args ...any) {
 
 func (d *decoder) version() {
 	if v := d.optional(FieldVersion, maxName); v != WireVersion {
-		d.fail(FieldVersion, "is %q, this reader understands version %s", clip(v, 16), WireVersion)
+		d.fail(FieldVersion, "is %q, this reader understands version %s", Clip(v, 16), WireVersion)
 	}
 }
 
@@ -77,7 +77,7 @@ func (d *decoder) integer(field string, lo, hi int64) int64 {
 	s := d.required(field, maxName)
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < lo || n > hi {
-		d.fail(field, "is %q, want a whole number from %d to %d", clip(s, 32), lo, hi)
+		d.fail(field, "is %q, want a whole number from %d to %d", Clip(s, 32), lo, hi)
 		return lo
 	}
 	return n

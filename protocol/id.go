@@ -51,16 +51,16 @@ func (id ID) Named() bool { return id[0] == 0xff }
 func ParseID(s string) (ID, error) {
 	var id ID
 	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
-		return ID{}, fmt.Errorf("%q is not a UUID in its canonical lower-case form", clip(s, 64))
+		return ID{}, fmt.Errorf("%q is not a UUID in its canonical lower-case form", Clip(s, 64))
 	}
 	parts := [...][3]int{{0, 8, 0}, {9, 13, 4}, {14, 18, 6}, {19, 23, 8}, {24, 36, 10}}
 	for _, p := range parts {
 		if _, err := hex.Decode(id[p[2]:], []byte(s[p[0]:p[1]])); err != nil {
-			return ID{}, fmt.Errorf("%q is not a UUID in its canonical lower-case form", clip(s, 64))
+			return ID{}, fmt.Errorf("%q is not a UUID in its canonical lower-case form", Clip(s, 64))
 		}
 	}
 	if id.String() != s {
-		return ID{}, fmt.Errorf("%q is not a UUID in its canonical lower-case form", clip(s, 64))
+		return ID{}, fmt.Errorf("%q is not a UUID in its canonical lower-case form", Clip(s, 64))
 	}
 	return id, nil
 }
@@ -111,8 +111,9 @@ func ResolveTaskID(tenant, s string, now time.Time) (id ID, stale bool) {
 	return u, false
 }
 
-// clip shortens s for an error text, and cuts no rune in half.
-func clip(s string, n int) string {
+// Clip shortens s to n bytes and an ellipsis, for an error text or a log, and cuts
+// no rune in half.
+func Clip(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}

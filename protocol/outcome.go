@@ -114,7 +114,7 @@ func DecodeOutcome(values map[string]any) (*Outcome, error) {
 		o.Delay = time.Duration(d.integer(FieldDelayMS, 0, maxDelayMS)) * time.Millisecond
 	}
 	if d.err == nil && !validKind(o.Kind) {
-		d.fail(FieldKind, "unknown outcome kind %q", clip(string(o.Kind), 64))
+		d.fail(FieldKind, "unknown outcome kind %q", Clip(string(o.Kind), 64))
 	}
 	if d.err != nil {
 		return nil, d.err

@@ -63,7 +63,7 @@ func (r *Replay) read(e *Event, v any) bool {
 		return false
 	}
 	if err := json.Unmarshal(e.Data, v); err != nil {
-		r.differ(e, "data", strconv.Quote(clip(string(e.Data), 200)), fmt.Sprintf("a JSON object (%s)", err))
+		r.differ(e, "data", strconv.Quote(Clip(string(e.Data), 200)), fmt.Sprintf("a JSON object (%s)", err))
 		return false
 	}
 	return true
@@ -103,7 +103,7 @@ func (r *Replay) verifySource(e *Event, d RetryData) {
 		fits, want = d.DelaySource == DelayFromPolicy || d.DelaySource == DelayFromRetryAfter, "policy or retry_after"
 	}
 	if !fits {
-		r.differ(e, "delay_source", strconv.Quote(clip(d.DelaySource, 32)), want)
+		r.differ(e, "delay_source", strconv.Quote(Clip(d.DelaySource, 32)), want)
 	}
 	if d.DelaySource == DelayFromPolicy {
 		return
@@ -133,10 +133,10 @@ func (r *Replay) verifyDLQ(e *Event) {
 		return
 	}
 	if d.Step != e.To {
-		r.differ(e, "step", strconv.Quote(clip(string(d.Step), 32)), strconv.Quote(string(e.To)))
+		r.differ(e, "step", strconv.Quote(Clip(string(d.Step), 32)), strconv.Quote(string(e.To)))
 	}
 	if want := DLQID(e.TaskID).String(); d.DLQID != want {
-		r.differ(e, "dlq_id", strconv.Quote(clip(d.DLQID, 64)), want)
+		r.differ(e, "dlq_id", strconv.Quote(Clip(d.DLQID, 64)), want)
 	}
 }
 

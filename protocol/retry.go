@@ -73,7 +73,7 @@ func (p RetryPolicy) Validate() error {
 			}
 		}
 	default:
-		return bad("strategy", "is %q, want exponential, linear, fixed or schedule", clip(string(p.Strategy), 32))
+		return bad("strategy", "is %q, want exponential, linear, fixed or schedule", Clip(string(p.Strategy), 32))
 	}
 	if p.BaseMS < 1 || p.BaseMS > maxDelayMS {
 		return bad("base_ms", "is %d, want 1 to %d", p.BaseMS, int64(maxDelayMS))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -170,12 +169,15 @@ func (w *Worker) execute(ctx context.Context, x *execution, h task.Handler, queu
 	if _, ok := errors.AsType[*execute.PanicError](err); ok { // its words may hold a payload: they are in the outcome only
 		w.o.Log.Error("handler panicked", "type", t.Type, "task_id", t.TaskID, "attempt", t.Attempt)
 	} else if o.Kind == protocol.OutcomeFailed {
-		w.o.Log.Warn("task failed", "type", t.Type, "task_id", t.TaskID, "attempt", t.Attempt, "code", o.Code, "error", clip(o.Error), "next", next(t, o))
+		w.o.Log.Warn("task failed", "type", t.Type, "task_id", t.TaskID, "attempt", t.Attempt, "code", o.Code, "error", protocol.Clip(o.Error, maxLogged), "next", next(t, o))
 	} else {
 		w.o.Log.Debug("task done", "type", t.Type, "task_id", t.TaskID, "attempt", t.Attempt, "outcome", o.Kind, "code", o.Code)
 	}
 	w.submit(x, o)
 }
+
+// maxLogged is how much of an error's text a log record has, in bytes.
+const maxLogged = 500
 
 // next tells what will become of a task that failed, as far as a worker knows.
 func next(t *protocol.TaskEntry, o *protocol.Outcome) string {
@@ -186,13 +188,4 @@ func next(t *protocol.TaskEntry, o *protocol.Outcome) string {
 		return fmt.Sprintf("dead letter: all %d attempts are used up", 1+t.MaxRetries)
 	}
 	return fmt.Sprintf("retry as attempt %d of %d", t.Attempt+1, 1+t.MaxRetries)
-}
-
-// clip shortens an error's text for a log record.
-func clip(s string) string {
-	const most = 500
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
 }

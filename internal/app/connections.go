@@ -75,12 +75,18 @@ func (l *boundListener) leave(from netip.Addr) {
 	}
 }
 
-// addressOf is the zero address if the peer has none.
+// addressOf is what counts as one address: of IPv6 the network, since a host has
+// all addresses of its /64. It is the zero address if the peer has none.
 func addressOf(c net.Conn) netip.Addr {
-	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
-		return a.AddrPort().Addr().Unmap()
+	a, ok := c.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
 	}
-	return netip.Addr{}
+	addr := a.AddrPort().Addr().Unmap().WithZone("")
+	if addr.Is6() && !addr.IsLoopback() {
+		return netip.PrefixFrom(addr, 64).Masked().Addr()
+	}
+	return addr
 }
 
 type boundConn struct {

@@ -62,10 +62,10 @@ func (o *Orchestrator) pingRedis(ctx context.Context) error {
 		o.log.Warn("this deployment's own Redis is back")
 		o.foreign = false
 	}
-	if err != nil {
+	if streams.Foreign(err) {
 		return err
 	}
-	return o.redis.Ping(ctx)
+	return o.redis.Ping(ctx) // which tells whether it answers, also where it does not tell whose it is
 }
 
 // watch asks one store.

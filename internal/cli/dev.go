@@ -157,7 +157,7 @@ is verified. Exit code 0 only if every number is as it must be.`,
 				return err
 			}
 			if origins.Of("log.level").Source == config.SourceDefault {
-				cfg.Log.Level = "warn" // the report is what matters here
+				cfg.Log.Level = "error" // the report tells of the failures that it causes
 				if log, err = logging.New(cmd.ErrOrStderr(), cfg.Log); err != nil {
 					return err
 				}

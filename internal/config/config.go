@@ -56,7 +56,7 @@ type Server struct {
 	AllowedHosts []string `mapstructure:"allowed_hosts" doc:"Names under which callers without a token may reach an unencrypted port, beside IP addresses and names without a dot: a browser can be made to call under any other. *.example.com stands for all names below example.com, * for every name. Used where callers without a token may do anything (no auth.tokens_file, or auth.anonymous_roles)."`
 
 	MaxConnections           int `mapstructure:"max_connections" doc:"Most connections to the RPC port at a time; further ones are closed at once." min:"10" max:"1000000"`
-	MaxConnectionsPerAddress int `mapstructure:"max_connections_per_address" doc:"Most connections from one address at a time, so that one client can't take them all. Raise it where a proxy stands in front. This machine's own addresses (127.0.0.0/8, ::1) are not counted." min:"1" max:"1000000"`
+	MaxConnectionsPerAddress int `mapstructure:"max_connections_per_address" doc:"Most connections from one address (of IPv6, one /64) at a time, so that one client can't take them all. Raise it where a proxy stands in front. This machine's own addresses (127.0.0.0/8, ::1) are not counted." min:"1" max:"1000000"`
 }
 
 // Postgres is the record.

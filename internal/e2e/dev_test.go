@@ -122,6 +122,9 @@ func TestDemo(t *testing.T) {
 			t.Errorf("the demo does not say %q:\n%s", want, out)
 		}
 	}
+	if regexp.MustCompile(`(?m)^\{"time"|task failed`).MatchString(out) {
+		t.Errorf("log records stand among what the demo tells:\n%s", out)
+	}
 }
 
 func TestDemoSaysWhatIsWrong(t *testing.T) {

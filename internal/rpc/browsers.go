@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"connectrpc.com/grpchealth"
+
+	"github.com/penstock-dev/penstock/protocol"
 )
 
 // browsers keeps out what a page of another site has its reader's browser send,
@@ -40,8 +42,8 @@ func (b *browsers) refuse(r *http.Request, pattern string) *problem {
 	if b.ambient == nil || open[pattern] || len(r.Header["Authorization"]) > 0 || r.TLS != nil || b.known(r.Host) || !b.ambient() {
 		return nil
 	}
-	return newProblem(http.StatusMisdirectedRequest, fmt.Sprintf("the Host header names %s, which is not known to be this server, and the request shows no token: "+
-		"call it by its IP address, send a token, or add the name to server.allowed_hosts", clipHost(r.Host)), nil)
+	return newProblem(http.StatusMisdirectedRequest, fmt.Sprintf("the Host header names %q, which is not known to be this server, and the request shows no token: "+
+		"call it by its IP address, send a token, or add the name to server.allowed_hosts", protocol.Clip(r.Host, 100)), nil)
 }
 
 // known reports whether a Host header can't have come by a name of a stranger's
@@ -64,13 +66,4 @@ func (b *browsers) known(hostport string) bool {
 		}
 	}
 	return false
-}
-
-// clipHost makes a header's text fit to be shown.
-func clipHost(s string) string {
-	const most = 100
-	if len(s) > most {
-		s = s[:most] + "…"
-	}
-	return fmt.Sprintf("%q", s)
 }

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
-	"github.com/penstock-dev/penstock/protocol/penstock/v1/penstockv1connect"
 )
 
 const (
@@ -37,14 +36,6 @@ type limits struct{ batch, message int }
 // of returns the limit of one kind of request.
 func (l limits) of(md protoreflect.MessageDescriptor) int {
 	if md == batchRequest {
-		return l.batch
-	}
-	return l.message
-}
-
-// ofProcedure returns the limit of a procedure's request.
-func (l limits) ofProcedure(procedure string) int {
-	if procedure == penstockv1connect.TaskServiceEnqueueBatchProcedure {
 		return l.batch
 	}
 	return l.message

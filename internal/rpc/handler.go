@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/grpchealth"
 	"connectrpc.com/grpcreflect"
 	"connectrpc.com/vanguard"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 	"github.com/penstock-dev/penstock/protocol/penstock/v1/penstockv1connect"
@@ -123,7 +124,8 @@ func handlerOptions(o Options) []connect.HandlerOption {
 		connect.WithInterceptors(append(interceptors, inner)...),
 		connect.WithCompressMinBytes(compressMinBytes),
 		connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
-			return []connect.HandlerOption{connect.WithReadMaxBytes(o.limits().ofProcedure(spec.Procedure))}
+			method := spec.Schema.(protoreflect.MethodDescriptor) // generated code gives it
+			return []connect.HandlerOption{connect.WithReadMaxBytes(o.limits().of(method.Input()))}
 		}),
 	}
 }

@@ -140,6 +140,20 @@ func TestDecodingIsBoundedByTheLimit(t *testing.T) {
 	}
 }
 
+// A payload stays text: as many values as it has bytes are no more to build.
+func TestPayloadsOfManyValuesAreTaken(t *testing.T) {
+	t.Parallel()
+	l := limits{batch: DefaultMaxBatchBytes, message: DefaultMaxMessageBytes}
+	for _, part := range []string{`{},`, `{"a":1},`, `1,`, `[[]],`} {
+		payload := "[" + strings.TrimSuffix(strings.Repeat(part, (3<<20)/len(part)), ",") + "]"
+		m := &penstockv1.EnqueueRequest{}
+		err := jsonCodec{name: codecJSON, limits: l}.Unmarshal([]byte(`{"type":"t","payload":`+payload+`}`), m)
+		if err := errors.Join(err, markedInvalid(m)); err != nil || string(m.GetPayload()) != payload {
+			t.Errorf("%d bytes of %s: %v", len(payload), part, err)
+		}
+	}
+}
+
 type hostileText struct {
 	name string
 	text []byte
@@ -357,11 +371,7 @@ func TestSlowClients(t *testing.T) {
 		ended(t)
 	})
 	t.Run("response of HTTP/2", func(t *testing.T) {
-		protocols := new(http.Protocols)
-		protocols.SetUnencryptedHTTP2(true)
-		transport := &http.Transport{Protocols: protocols}
-		t.Cleanup(transport.CloseIdleConnections)
-		res, err := (&http.Client{Transport: transport}).Get("http://" + addr + "/stream")
+		res, err := h2c(t).Get("http://" + addr + "/stream")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -369,14 +379,11 @@ func TestSlowClients(t *testing.T) {
 		_ = res.Body.Close()
 	})
 	t.Run("body of HTTP/2", func(t *testing.T) {
-		protocols := new(http.Protocols)
-		protocols.SetUnencryptedHTTP2(true)
-		transport := &http.Transport{Protocols: protocols}
-		t.Cleanup(transport.CloseIdleConnections)
+		client := h2c(t)
 		r, w := io.Pipe()
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+addr+"/body", r)
 		go func() {
-			if res, err := (&http.Client{Transport: transport}).Do(req); err == nil {
+			if res, err := client.Do(req); err == nil {
 				_ = res.Body.Close()
 			}
 		}()
@@ -404,4 +411,14 @@ func TestSlowClients(t *testing.T) {
 			t.Fatal(line, err)
 		}
 	})
+}
+
+// h2c is a client of HTTP/2 without encryption.
+func h2c(t *testing.T) *http.Client {
+	t.Helper()
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: protocols}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
 }

@@ -46,6 +46,33 @@ func TestSessionsPinTheirSettings(t *testing.T) {
 	}
 }
 
+// Who has the tables in a schema of their own says so in the URL, either way.
+func TestSearchPathOfTheURL(t *testing.T) {
+	t.Parallel()
+	url := devtest.Postgres(t)
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close(t.Context()) }()
+	if _, err := c.Exec(t.Context(), "CREATE SCHEMA pen"); err != nil {
+		t.Fatal(err)
+	}
+	for _, params := range []string{"&search_path=pen", "&options=-csearch_path%3Dpen"} {
+		if _, err := store.Migrate(t.Context(), url+params); err != nil {
+			t.Fatal(err)
+		}
+		s, err := store.Open(t.Context(), store.Options{URL: url + params, MaxConns: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Setting(t.Context(), "search_path"); err != nil || got != "pen" {
+			t.Errorf("%s: search_path is %q, %v", params, got, err)
+		}
+		s.Close()
+	}
+}
+
 func TestADatabaseOfAnotherEncodingIsRefused(t *testing.T) {
 	t.Parallel()
 	url := devtest.Postgres(t)

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/penstock-dev/penstock/protocol"
 )
 
 // epochKey is a hash that tells one content of Redis from another.
@@ -107,17 +109,8 @@ type ForeignError struct {
 }
 
 func (e *ForeignError) Error() string {
-	return "redis belongs to deployment " + clip(e.Deployment) + ", and this process works for " + e.Own + ": give each a Redis database of its own, or, " +
-		"if that deployment is gone, empty this one"
-}
-
-// clip makes what a stranger wrote fit to be shown.
-func clip(s string) string {
-	const most = 64
-	if s = strings.ToValidUTF8(s, "?"); len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
+	return "redis belongs to deployment " + protocol.Clip(strings.ToValidUTF8(e.Deployment, "?"), 64) + ", and this process works for " + e.Own + ": give each a Redis database of its own; " +
+		"if the former is gone, empty this database; if the latter is, restart this process"
 }
 
 // Owned returns a *ForeignError if the epoch is another deployment's.

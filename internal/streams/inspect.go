@@ -55,12 +55,14 @@ func PageOf(n, size int) int {
 }
 
 // Page is PageOf for entries.
-func Page(es []Entry) int {
-	size := 0
+func Page(es []Entry) int { return PageOf(len(es), Size(es)) }
+
+// Size is how many bytes the values of entries have.
+func Size(es []Entry) (n int) {
 	for _, e := range es {
-		size += sizeOf(e.Values)
+		n += sizeOf(e.Values)
 	}
-	return PageOf(len(es), size)
+	return n
 }
 
 // Less reports whether stream id a comes before b. Ids that are no stream ids

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -104,9 +103,7 @@ func (o *owner) connected(ctx context.Context, cn *redis.Conn) error {
 }
 
 // DialHook implements redis.Hook.
-func (o *owner) DialHook(next redis.DialHook) redis.DialHook {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
-}
+func (o *owner) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessHook implements redis.Hook.
 func (o *owner) ProcessHook(next redis.ProcessHook) redis.ProcessHook {

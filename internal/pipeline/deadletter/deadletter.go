@@ -49,15 +49,13 @@ type Stage struct {
 	letters *prometheus.CounterVec
 
 	// Of Sweep alone.
-	count   int                    // how many to read, with their payloads
-	written map[protocol.ID]string // entries that are in stream:dlq, of letters not yet known to be recorded
-	tail    string                 // the newest entry when nothing was unsure; "": not known yet
-	unsure  bool                   // entries after tail may be ours, too
+	count  int // how many to read, with their payloads
+	writer writer
 }
 
 // New makes a Stage.
 func New(o Options) *Stage {
-	s := &Stage{o: o, count: streams.FirstPage, written: map[protocol.ID]string{}, now: make(chan struct{}, 1), letters: prometheus.NewCounterVec(prometheus.CounterOpts{
+	s := &Stage{o: o, count: streams.FirstPage, writer: newWriter(o.Redis), now: make(chan struct{}, 1), letters: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "penstock_dead_letters_total", Help: "Dead letters written, by what they are about.",
 	}, []string{"about"})}
 	if o.Metrics != nil {
@@ -117,13 +115,13 @@ func (s *Stage) Run(ctx context.Context) error {
 // same one at once; after a crash in between it is written again with the same
 // dlq_id.
 func (s *Stage) Sweep(ctx context.Context) (n int, err error) {
-	var failed []protocol.ID
+	var failed, dlqIDs []protocol.ID
 	err = s.o.Store.Tx(ctx, func(q *dbsqlc.Queries) error {
 		rows, err := q.LockUnrecordedDead(ctx, int32(min(s.count, batch))) //nolint:gosec // at most batch
 		if err != nil {
 			return fmt.Errorf("read dead letters: %w", err)
 		}
-		n, failed = len(rows), nil
+		n, failed, dlqIDs = len(rows), nil, nil
 		size := 0
 		for _, r := range rows {
 			size += len(r.Payload)
@@ -144,8 +142,9 @@ func (s *Stage) Sweep(ctx context.Context) (n int, err error) {
 				Error: r.Error, RetryCount: int(r.RetryCount), FailedAt: r.FailedAt,
 			}
 			letters[i], dlq[i], ids[i] = letter, r.DlqID, id
+			dlqIDs = append(dlqIDs, letter.DLQID)
 		}
-		entries, err := s.write(ctx, letters)
+		entries, err := s.writer.write(ctx, letters)
 		if err != nil {
 			return err
 		}
@@ -170,70 +169,13 @@ func (s *Stage) Sweep(ctx context.Context) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	clear(s.written)
+	s.writer.recorded(dlqIDs)
 	if len(failed) > 0 {
 		crashpoint.Here("deadletter.committed")
 		s.letters.WithLabelValues("task").Add(float64(len(failed)))
 		s.o.Failed(failed)
 	}
 	return n, nil
-}
-
-// write adds to stream:dlq what is not there yet from an attempt before, whose
-// reply, or whose transaction, was lost. It returns the ids of the entries.
-func (s *Stage) write(ctx context.Context, letters []*protocol.DeadLetter) (entries []string, err error) {
-	if s.tail == "" {
-		if s.tail, err = s.o.Redis.LastID(ctx, protocol.StreamDLQ); err != nil {
-			return nil, err
-		}
-	}
-	if s.unsure {
-		if err := s.findWritten(ctx, letters); err != nil {
-			return nil, err
-		}
-	}
-	var left []*protocol.DeadLetter
-	var values [][]any
-	for _, l := range letters {
-		if s.written[l.DLQID] == "" {
-			left, values = append(left, l), append(values, l.Values())
-		}
-	}
-	var failed error
-	for i, a := range s.o.Redis.Append(ctx, protocol.StreamDLQ, values) {
-		if a.Err == nil {
-			s.written[left[i].DLQID], s.tail = a.ID, a.ID
-			continue
-		}
-		failed, s.unsure = a.Err, s.unsure || streams.Ambiguous(a.Err)
-	}
-	if failed != nil {
-		return nil, failed
-	}
-	for _, l := range letters {
-		entries = append(entries, s.written[l.DLQID])
-	}
-	return entries, nil
-}
-
-// findWritten looks for letters that an append without a reply may have added.
-func (s *Stage) findWritten(ctx context.Context, letters []*protocol.DeadLetter) error {
-	wanted := map[string]*protocol.DeadLetter{}
-	for _, l := range letters {
-		wanted[l.DLQID.String()] = l
-	}
-	err := s.o.Redis.Range(ctx, protocol.StreamDLQ, s.tail, func(e streams.Entry) bool {
-		text, _ := e.Values[protocol.FieldDLQID].(string)
-		if l := wanted[text]; l != nil && e.Values[protocol.FieldID] == l.ID.String() {
-			s.written[l.DLQID] = e.ID
-		}
-		return true
-	})
-	if err != nil {
-		return fmt.Errorf("look for dead letters in %s: %w", protocol.StreamDLQ, err)
-	}
-	s.unsure = false
-	return nil
 }
 
 // Keep stores stream entries that are no task: first in stream:dlq, then in

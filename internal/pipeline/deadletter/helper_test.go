@@ -26,7 +26,14 @@ func rig(t *testing.T) *testkit.Rig {
 func givenUp(t *testing.T, r *testkit.Rig, n int) []protocol.ID {
 	t.Helper()
 	ids := r.Enqueue(t, testkit.Requests(n, "t")...)
-	hs := r.Fetch(t, "w", n)
+	giveUp(t, r, ids)
+	return ids
+}
+
+// giveUp fails tasks for good.
+func giveUp(t *testing.T, r *testkit.Rig, ids []protocol.ID) {
+	t.Helper()
+	hs := r.Fetch(t, "w", len(ids))
 	for _, h := range hs {
 		o := h.Outcome(protocol.OutcomeFailed)
 		o.Error = "the cause"
@@ -34,7 +41,6 @@ func givenUp(t *testing.T, r *testkit.Rig, n int) []protocol.ID {
 	}
 	r.Ack(t, hs...)
 	r.WaitState(t, protocol.StateDLQPending, ids...)
-	return ids
 }
 
 func events(t *testing.T, r *testkit.Rig, id protocol.ID, want ...string) {

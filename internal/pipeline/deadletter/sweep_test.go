@@ -2,12 +2,14 @@ package deadletter_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/penstock-dev/penstock/internal/chaosproxy"
+	"github.com/penstock-dev/penstock/internal/store/pgid"
 	"github.com/penstock-dev/penstock/internal/testkit"
 	"github.com/penstock-dev/penstock/protocol"
 )
@@ -150,6 +152,55 @@ func TestRepeatedSweepWritesOnce(t *testing.T) {
 	}
 }
 
+// The batch after a failure may hold other letters: what was written, and what may
+// have been, is not forgotten because of it.
+func TestSweepsOfOtherBatchesWriteOnce(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		redis   bool
+		match   []string
+		forward int
+	}{
+		"the replies of entries are lost": {true, []string{"stream:dlq", "xadd"}, -1},
+		"the transaction is lost":         {false, []string{"task.failed"}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := rig(t)
+			ids := givenUp(t, r, 9)
+			living, p := behind(t, r.Stores, c.redis)
+			lost := p.Lose(chaosproxy.Rule{Match: chaosproxy.Has(c.match...), Forward: c.forward})
+			if _, err := living.DeadLetter.Sweep(t.Context()); err == nil {
+				t.Fatal("the sweep succeeded")
+			}
+			<-lost
+			for batch := range slices.Chunk(ids, 3) { // another orchestrator holds the others
+				tx, err := r.DB.Begin(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := tx.Exec(t.Context(), "SELECT FROM dlq_items WHERE NOT task_id = ANY($1) FOR UPDATE", pgid.Slice(batch)); err != nil {
+					t.Fatal(err)
+				}
+				testkit.Eventually(t, "a batch is recorded", func() (bool, string) {
+					n, err := living.DeadLetter.Sweep(t.Context())
+					return n == len(batch), fmt.Sprint(n, err)
+				})
+				if _, err := living.DeadLetter.Sweep(t.Context()); err != nil { // finds nothing, and forgets nothing
+					t.Fatal(err)
+				}
+				if err := tx.Rollback(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.WaitState(t, protocol.StateFailed, ids...)
+			if ls := letters(t, r); len(ls) != len(ids) {
+				t.Errorf("%d entries in stream:dlq, want %d", len(ls), len(ids))
+			}
+		})
+	}
+}
+
 // What one sweep reads is bounded by its bytes.
 func TestSweepsOfLargePayloads(t *testing.T) {
 	t.Parallel()
@@ -160,14 +211,7 @@ func TestSweepsOfLargePayloads(t *testing.T) {
 		q.Payload = []byte(`"` + strings.Repeat("a", size) + `"`)
 	}
 	ids := r.Enqueue(t, reqs...)
-	hs := r.Fetch(t, "w", n)
-	for _, h := range hs {
-		o := h.Outcome(protocol.OutcomeFailed)
-		o.Error = "the cause"
-		r.Report(t, o)
-	}
-	r.Ack(t, hs...)
-	r.WaitState(t, protocol.StateDLQPending, ids...)
+	giveUp(t, r, ids)
 	var took []int
 	for total := 0; total < n; {
 		k, err := r.DeadLetter.Sweep(t.Context())

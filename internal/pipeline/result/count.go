@@ -13,14 +13,7 @@ func nextCount(count, most int, es []streams.Entry, err error) int {
 	if err != nil { // perhaps more than arrives in time
 		return max(count/2, 1)
 	}
-	size := 0
-	for _, e := range es {
-		for _, v := range e.Values {
-			if s, ok := v.(string); ok {
-				size += len(s)
-			}
-		}
-	}
+	size := streams.Size(es)
 	switch {
 	case size > maxBytes:
 		return max(len(es)*maxBytes/size, 1)
