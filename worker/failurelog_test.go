@@ -43,7 +43,7 @@ func TestFailuresAreLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.HandleRaw("t", func(_ context.Context, r *task.Raw) (json.RawMessage, error) {
-		if r.Attempt == 1 {
+		if r.Attempt == 1 { // retryable
 			return nil, errors.New("mailbox is full " + strings.Repeat("x", 5000))
 		}
 		return nil, task.Permanent(errors.New("gone for good"))
@@ -53,6 +53,9 @@ func TestFailuresAreLogged(t *testing.T) {
 	go func() { done <- w.Run(ctx) }()
 	id := b.enqueue(task.Request{Payload: json.RawMessage(`{"secret":"hunter2"}`)})
 	b.wait(id)
+	never := 0
+	last := b.enqueue(task.Request{MaxRetries: &never})
+	b.wait(last)
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -63,7 +66,7 @@ func TestFailuresAreLogged(t *testing.T) {
 			failures = append(failures, line)
 		}
 	}
-	if len(failures) != 2 || strings.Contains(logs.String(), "hunter2") {
+	if len(failures) != 3 || !strings.Contains(failures[2], last) || !strings.Contains(failures[2], "dead letter: all 1 attempts are used up") || strings.Contains(logs.String(), "hunter2") {
 		t.Fatalf("the log:\n%s", logs)
 	}
 	for i, want := range [][]string{{"attempt=1", "mailbox is full", "code=TASK_EXECUTION_FAILED", "retry as attempt 2 of"}, {"attempt=2", "gone for good", "dead letter: not retryable"}} {

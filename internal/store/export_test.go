@@ -1,9 +1,21 @@
 package store
 
-import "context"
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
 
 // Setting is a setting of a connection of the pool.
 func (s *Store) Setting(ctx context.Context, name string) (value string, err error) {
 	err = s.pool.QueryRow(ctx, "SELECT current_setting($1)", name).Scan(&value)
 	return value, err
 }
+
+// CheckSession is checkSession of a Store's connections.
+func CheckSession(ctx context.Context, c *pgx.Conn) error {
+	return checkSession(ctx, c.PgConn(), session)
+}
+
+// SessionError is sessionError.
+var SessionError = sessionError

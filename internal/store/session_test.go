@@ -1,10 +1,12 @@
 package store_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/store"
@@ -70,6 +72,30 @@ func TestSearchPathOfTheURL(t *testing.T) {
 			t.Errorf("%s: search_path is %q, %v", params, got, err)
 		}
 		s.Close()
+	}
+}
+
+// What PgBouncer 1.18 answers in transaction mode, and a connection whose settings
+// it ignored (ignore_startup_parameters), are refused in words.
+func TestPoolersAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, e := range []*pgconn.PgError{
+		{Code: "08P01", Message: "unsupported startup parameter: plan_cache_mode"}, {Code: "42P05", Message: `prepared statement "stmtcache_1" already exists`},
+	} {
+		if err := store.SessionError(fmt.Errorf("connect: %w", e)); !store.Unfit(err) || !strings.Contains(err.Error(), "PgBouncer") {
+			t.Errorf("%s: %v", e.Message, err)
+		}
+	}
+	if err := store.SessionError(&pgconn.PgError{Code: "42P05", Message: "another statement"}); store.Unfit(err) {
+		t.Errorf("another error: %v", err)
+	}
+	c, err := pgx.Connect(t.Context(), devtest.Postgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close(t.Context()) }()
+	if err := store.CheckSession(t.Context(), c); !store.Unfit(err) || !strings.Contains(err.Error(), "plan_cache_mode = auto") {
+		t.Errorf("without its settings: %v", err)
 	}
 }
 
