@@ -13,6 +13,7 @@ import (
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
+	"github.com/penstock-dev/penstock/internal/tenancy"
 	"github.com/penstock-dev/penstock/protocol"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 )
@@ -147,7 +148,7 @@ func (s *Approvals) GetApproval(ctx context.Context, req *connect.Request[pensto
 		return nil, err
 	}
 	r, err := s.store.GetApproval(ctx, pgid.ID(id))
-	if errors.Is(err, pgx.ErrNoRows) {
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && !tenancy.May(ctx, r.Tenant) {
 		return nil, protocol.Errorf(protocol.CodeNotFound, "approval_id", "no approval request %s", id)
 	}
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
+	"github.com/penstock-dev/penstock/internal/tenancy"
 	"github.com/penstock-dev/penstock/protocol"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 )
@@ -50,7 +51,7 @@ func (s *DeadLetters) batch(ctx context.Context, batchID string) (*dbsqlc.DlqBat
 		return nil, err
 	}
 	b, err := s.store.GetBatch(ctx, pgid.ID(id))
-	if errors.Is(err, pgx.ErrNoRows) {
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && !replay.BatchVisible(ctx, b) {
 		return nil, protocol.Errorf(protocol.CodeNotFound, "batch_id", "no batch %s", id)
 	}
 	return b, failure(err)
@@ -69,7 +70,7 @@ func (s *DeadLetters) ListDeadLetterBatches(ctx context.Context, req *connect.Re
 	if err := oneOf("status", m.Status, "draft", "proposed", "running", "paused", "cancelled", "finished", "rejected", "expired"); err != nil {
 		return nil, err
 	}
-	p := dbsqlc.ListBatchesParams{BeforeAt: farFuture, Kind: m.Kind, Status: m.Status, MaxRows: size + 1}
+	p := dbsqlc.ListBatchesParams{BeforeAt: farFuture, Kind: m.Kind, Status: m.Status, Tenants: tenancy.Of(ctx), MaxRows: size + 1}
 	if m.PageToken != "" {
 		at, id, err := decodeToken(m.PageToken)
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
+	"github.com/penstock-dev/penstock/internal/tenancy"
 	"github.com/penstock-dev/penstock/protocol"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 )
@@ -191,7 +192,7 @@ func (s *DeadLetters) read(ctx context.Context, id protocol.ID) (*penstockv1.Dea
 	if err != nil {
 		return nil, failure(err)
 	}
-	if len(rows) == 0 {
+	if len(rows) == 0 || !tenancy.May(ctx, rows[0].Tenant) {
 		return nil, protocol.Errorf(protocol.CodeNotFound, "dlq_id", "no dead letter %s", id)
 	}
 	d := deadLetterOf((*dbsqlc.ListDeadRow)(rows[0]))

@@ -1,16 +1,20 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
 	"unicode/utf8"
 
 	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/penstock-dev/penstock/internal/pipeline/effect"
 	"github.com/penstock-dev/penstock/internal/store"
+	"github.com/penstock-dev/penstock/internal/store/pgid"
+	"github.com/penstock-dev/penstock/internal/tenancy"
 	"github.com/penstock-dev/penstock/protocol"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 )
@@ -53,6 +57,9 @@ func (s *Effects) ReserveEffect(ctx context.Context, req *connect.Request[pensto
 	by.WorkerID = m.WorkerId
 	r := &effect.Reservation{EffectHolder: by, MessageID: m.MessageId, Name: m.Name, Token: token}
 	if r.Judgement, err = judgementOf(m.Judgement); err != nil {
+		return nil, err
+	}
+	if err := s.mayHold(ctx, by); err != nil {
 		return nil, err
 	}
 	a, err := s.stage.Reserve(ctx, r)
@@ -114,6 +121,35 @@ func holderOf(id string, delivery int64, name, token string) (by protocol.Effect
 	return protocol.EffectHolder{TaskID: task, Delivery: delivery}, parsed, nil
 }
 
+// mayHold refuses a task of a tenant that the caller may not reach, as if there
+// were none.
+func (s *Effects) mayHold(ctx context.Context, by protocol.EffectHolder) error {
+	if !tenancy.Bound(ctx) {
+		return nil
+	}
+	tenant, err := s.store.TaskTenant(ctx, pgid.ID(by.TaskID))
+	switch {
+	case errors.Is(err, pgx.ErrNoRows), err == nil && !tenancy.May(ctx, tenant):
+		return protocol.Errorf(protocol.CodeNotFound, "id", "there is no task %s", by.TaskID)
+	case err != nil:
+		return failure(err)
+	}
+	return nil
+}
+
+// mayReach refuses a scope that is of none of the caller's tenants, as if it had
+// no effects.
+func (s *Effects) mayReach(ctx context.Context, scope string) (bool, error) {
+	if !tenancy.Bound(ctx) || tenancy.May(ctx, scope) {
+		return true, nil
+	}
+	owners, err := s.store.ScopeOwners(ctx, []string{scope})
+	if err != nil {
+		return false, failure(err)
+	}
+	return len(owners) == 1 && tenancy.May(ctx, owners[0].Tenant), nil
+}
+
 // effectResult is a result to store; JSON null if there is none.
 func effectResult(field string, result []byte) ([]byte, error) {
 	if len(result) == 0 {
@@ -151,6 +187,9 @@ func (s *Effects) CompleteEffect(ctx context.Context, req *connect.Request[penst
 			return nil, err
 		}
 	}
+	if err := s.mayHold(ctx, by); err != nil {
+		return nil, err
+	}
 	if err := s.stage.Complete(ctx, by, m.Name, token, result, m.ResultNote); err != nil {
 		return nil, failure(err)
 	}
@@ -162,6 +201,9 @@ func (s *Effects) ReleaseEffect(ctx context.Context, req *connect.Request[pensto
 	m := req.Msg
 	by, token, err := holderOf(m.Id, m.Delivery, m.Name, m.Token)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.mayHold(ctx, by); err != nil {
 		return nil, err
 	}
 	if err := s.stage.Release(ctx, by, m.Name, token); err != nil {
@@ -227,6 +269,9 @@ func (s *Effects) effectID(ctx context.Context, m interface {
 	id := effect.ID{Scope: m.GetScope(), Name: m.GetName()}
 	if id.Scope == "" {
 		id.Scope = protocol.DefaultTenant
+		if own := tenancy.Of(ctx); len(own) == 1 {
+			id.Scope = own[0]
+		}
 	}
 	if m.GetKey() == "" {
 		return id, protocol.Errorf(protocol.CodeInputInvalid, "key", "is required")
@@ -237,13 +282,21 @@ func (s *Effects) effectID(ctx context.Context, m interface {
 	if err := protocol.CheckEffectName(id.Name); err != nil {
 		return id, protocol.Errorf(protocol.CodeInputInvalid, "name", "%v", err)
 	}
-	switch kind := m.GetKeyKind(); kind {
-	case protocol.KeyGiven, protocol.KeyOfTask:
-		id.Key = protocol.LedgerKey(kind, m.GetKey())
-		return id, nil
-	case "":
+	kind := m.GetKeyKind()
+	switch kind {
+	case protocol.KeyGiven, protocol.KeyOfTask, "":
 	default:
 		return id, protocol.Errorf(protocol.CodeInputInvalid, "key_kind", "is %q, want %s or %s", clip(kind), protocol.KeyGiven, protocol.KeyOfTask)
+	}
+	id.Key = protocol.LedgerKey(cmp.Or(kind, protocol.KeyGiven), m.GetKey())
+	switch ok, err := s.mayReach(ctx, id.Scope); {
+	case err != nil:
+		return id, err
+	case !ok:
+		return id, effect.NotFound(id)
+	}
+	if kind != "" {
+		return id, nil
 	}
 	id.Key = protocol.LedgerKey(protocol.KeyOfTask, m.GetKey())
 	_, _, err := effect.Get(ctx, s.store, id)

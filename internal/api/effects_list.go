@@ -12,6 +12,7 @@ import (
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
+	"github.com/penstock-dev/penstock/internal/tenancy"
 	"github.com/penstock-dev/penstock/protocol"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 )
@@ -64,6 +65,14 @@ func (s *Effects) ListEffects(ctx context.Context, req *connect.Request[penstock
 	after, err := decodeEffectToken(m.PageToken)
 	if err != nil {
 		return nil, err
+	}
+	if m.TaskId == "" && tenancy.Bound(ctx) {
+		if m.Scope == "" {
+			m.Scope = m.Tenant
+		}
+		if ok, err := s.mayReach(ctx, m.Scope); err != nil || !ok {
+			return connect.NewResponse(&penstockv1.ListEffectsResponse{}), err
+		}
 	}
 	list, err := s.list(ctx, m, after, size+1)
 	if err != nil {

@@ -279,7 +279,7 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("wire RPC: %w", err)
 	}
-	o.gate.open(handler)
+	o.gate.open(auth.Certificates(handler))
 	close(o.serving)
 	o.log.Info("orchestrator serving", "addr", o.Addr(), "instance", o.instance, "deployment", o.store.Deployment().ID)
 	err = lifecycle.Run(ctx, o.hurry, o.log, o.cfg.Server.ShutdownGrace, []lifecycle.Loop{

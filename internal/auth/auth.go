@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+
+	"github.com/penstock-dev/penstock/internal/tenancy"
 )
 
 // header is where callers put their token.
@@ -30,8 +32,9 @@ type key struct{}
 
 // caller is who made a call. Name is "" for an anonymous one.
 type caller struct {
-	name  string
-	roles []string // sorted
+	name    string
+	roles   []string // sorted
+	tenants []string // sorted; nil: every tenant
 }
 
 func callerOf(ctx context.Context) caller {
@@ -47,18 +50,30 @@ func Principal(ctx context.Context) string { return callerOf(ctx).name }
 func WithPrincipal(ctx context.Context, name string, roles ...string) context.Context {
 	sorted := slices.Clone(roles)
 	slices.Sort(sorted)
-	return context.WithValue(ctx, key{}, caller{name, sorted})
+	return caller{name: name, roles: sorted}.in(ctx)
 }
 
-// authenticate returns the caller that a request's headers prove, an anonymous
-// one if they name none. The error has the code Unauthenticated.
-func (f *File) authenticate(h http.Header) (caller, error) {
+// in returns ctx as that of a call by c.
+func (c caller) in(ctx context.Context) context.Context {
+	return tenancy.With(context.WithValue(ctx, key{}, c), c.tenants)
+}
+
+// authenticate returns the caller that a request's headers prove, or else the
+// certificate of its connection; an anonymous one if neither names any. The error
+// has the code Unauthenticated.
+func (f *File) authenticate(ctx context.Context, h http.Header) (caller, error) {
 	values := h.Values(header)
 	tokens := f.tokens.Load()
 	switch {
 	case len(values) == 0 && tokens == nil:
 		return caller{roles: everyRole}, nil
 	case len(values) == 0:
+		switch e, err := tokens.certified(ctx); {
+		case err != nil:
+			return caller{}, err
+		case e != nil:
+			return e.caller(time.Now())
+		}
 		return caller{roles: f.anonymous}, nil
 	case tokens == nil:
 		return caller{}, connect.NewError(connect.CodeUnauthenticated, errNoFile)
@@ -72,11 +87,21 @@ func (f *File) authenticate(h http.Header) (caller, error) {
 	if e == nil {
 		return caller{}, connect.NewError(connect.CodeUnauthenticated, errUnknown)
 	}
-	if e.expired(time.Now()) {
-		return caller{}, connect.NewError(connect.CodeUnauthenticated, fmt.Errorf("the token of %s expired at %s; ask for a new one",
-			e.name, e.expires.Format(time.RFC3339)))
+	return e.caller(time.Now())
+}
+
+// caller returns who a line of the token file stands for. The error, of the code
+// Unauthenticated, tells that it has expired.
+func (e *entry) caller(now time.Time) (caller, error) {
+	if e.expired(now) {
+		what := "token"
+		if e.certificate != "" {
+			what = "certificate's line in the tokens file"
+		}
+		return caller{}, connect.NewError(connect.CodeUnauthenticated, fmt.Errorf("the %s of %s expired at %s; ask for a new one",
+			what, e.name, e.expires.Format(time.RFC3339)))
 	}
-	return caller{e.name, e.roles}, nil
+	return caller{e.name, e.roles, e.tenants}, nil
 }
 
 // everyRole is what anonymous callers have where there are no tokens.

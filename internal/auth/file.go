@@ -90,7 +90,10 @@ func (f *File) Named() bool {
 }
 
 // Ambient reports whether callers may do anything without showing a token.
-func (f *File) Ambient() bool { return f.tokens.Load() == nil || len(f.anonymous) > 0 }
+func (f *File) Ambient() bool {
+	tokens := f.tokens.Load()
+	return tokens == nil || len(f.anonymous) > 0 || len(tokens.certificates) > 0
+}
 
 // Check tells whether Open would succeed.
 func Check(path string) error {

@@ -69,14 +69,16 @@ func Gate(f *File) connect.RequestGateFunc {
 	}
 }
 
-// Interceptor ends streams whose callers Gate would not let through any more.
+// Interceptor keeps calls to the tenants that their callers are bound to, takes the
+// content of tasks out of answers to those who may not read it, and ends streams
+// whose callers Gate would not let through any more.
 func Interceptor(f *File) connect.Interceptor { return interceptor{f} }
 
 type interceptor struct{ file *File }
 
 // admit returns the context of an admitted call.
 func (i interceptor) admit(ctx context.Context, spec connect.Spec, h http.Header) (context.Context, error) {
-	c, err := i.file.authenticate(h)
+	c, err := i.file.authenticate(ctx, h)
 	if err != nil {
 		return nil, err
 	}
@@ -87,11 +89,64 @@ func (i interceptor) admit(ctx context.Context, spec connect.Spec, h http.Header
 	if err := authorize(c, string(method.Name()), Declared(method)); err != nil {
 		return nil, err
 	}
-	return context.WithValue(ctx, key{}, c), nil
+	if c.tenants != nil && TenancyOf(method) == penstockv1.Tenancy_TENANCY_EVERY {
+		return nil, connect.NewError(connect.CodePermissionDenied, fmt.Errorf("%s is about every tenant, and this token of %s is bound to %s",
+			method.Name(), c.name, strings.Join(c.tenants, ", ")))
+	}
+	return c.in(ctx), nil
 }
 
-// WrapUnary implements connect.Interceptor; it changes nothing.
-func (interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc { return next }
+// WrapUnary implements connect.Interceptor.
+func (i interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		if err := received(ctx, req.Spec(), req.Any()); err != nil {
+			return nil, err
+		}
+		res, err := next(ctx, req)
+		if err == nil {
+			answered(ctx, res.Any())
+		}
+		return res, err
+	}
+}
+
+// received confines a request to its caller's tenants.
+func received(ctx context.Context, spec connect.Spec, m any) error {
+	method, ok := spec.Schema.(protoreflect.MethodDescriptor)
+	message, isMessage := m.(proto.Message)
+	if !ok || !isMessage {
+		return nil
+	}
+	return confine(ctx, method, message)
+}
+
+// answered hides in an answer what its caller may not read.
+func answered(ctx context.Context, m any) {
+	if message, ok := m.(proto.Message); ok && !callerOf(ctx).seesContent() {
+		hideContent(message.ProtoReflect())
+	}
+}
+
+// guarded is the connection of a stream whose messages are treated as those of
+// single calls.
+type guarded struct {
+	connect.StreamingHandlerConn
+	ctx context.Context
+}
+
+// Receive implements connect.StreamingHandlerConn.
+func (g guarded) Receive(m any) error {
+	if err := g.StreamingHandlerConn.Receive(m); err != nil {
+		return err
+	}
+	return received(g.ctx, g.Spec(), m)
+}
+
+// Send implements connect.StreamingHandlerConn.
+func (g guarded) Send(m any) error {
+	answered(g.ctx, m)
+	return g.StreamingHandlerConn.Send(m)
+}
 
 // WrapStreamingClient implements connect.Interceptor; it changes nothing.
 func (interceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
@@ -104,7 +159,7 @@ func (i interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) con
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		go i.attend(ctx, cancel, conn)
-		err := next(ctx, conn)
+		err := next(ctx, guarded{conn, ctx})
 		if why, ok := errors.AsType[*connect.Error](context.Cause(ctx)); ok {
 			return why
 		}
@@ -138,7 +193,7 @@ func (i interceptor) attend(ctx context.Context, cancel context.CancelCauseFunc,
 // rpc.WriteProblem.
 func Middleware(f *File, refuse func(http.ResponseWriter, error), next http.Handler, need ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c, err := f.authenticate(r.Header)
+		c, err := f.authenticate(r.Context(), r.Header)
 		if err == nil {
 			err = authorize(c, r.Method+" "+r.URL.Path, need)
 		}
@@ -146,6 +201,6 @@ func Middleware(f *File, refuse func(http.ResponseWriter, error), next http.Hand
 			refuse(w, err)
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), key{}, c)))
+		next.ServeHTTP(w, r.WithContext(c.in(r.Context())))
 	})
 }

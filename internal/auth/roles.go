@@ -15,13 +15,22 @@ const (
 	RoleOperator = "operator"
 	RoleApprover = "approver"
 	RoleViewer   = "viewer"
+	// RolePayloads may call nothing by itself: it adds the content of tasks
+	// (payloads, results, progress) to what other roles read.
+	RolePayloads = "payloads"
 	// RoleAdmin may call everything.
 	RoleAdmin = "admin"
 )
 
 // AllRoles lists every role.
 func AllRoles() []string {
-	return []string{RoleProducer, RoleWorker, RoleOperator, RoleApprover, RoleViewer, RoleAdmin}
+	return []string{RoleProducer, RoleWorker, RoleOperator, RoleApprover, RoleViewer, RolePayloads, RoleAdmin}
+}
+
+// seesContent reports whether a caller reads the content of tasks: producers and
+// workers, who write it, and who has the right to.
+func (c caller) seesContent() bool {
+	return slices.ContainsFunc([]string{RoleProducer, RoleWorker, RolePayloads}, func(role string) bool { return hasRole(c.roles, role) })
 }
 
 // Roles returns the roles of who made the call of ctx, sorted and each once, as

@@ -45,10 +45,10 @@ func TestExpiredTokenIsRefused(t *testing.T) {
 	put(t, path, "alice "+aliceToken+" roles=viewer expires=2001-01-01T00:00:00Z\nbob "+bobToken+" roles=viewer expires=2999-01-01T00:00:00+14:00\n")
 	f.look()
 	f.look()
-	if _, err := f.authenticate(as(aliceToken)); connect.CodeOf(err) != connect.CodeUnauthenticated || !strings.Contains(err.Error(), "alice expired at 2001-01-01T00:00:00Z") {
+	if _, err := f.authenticate(t.Context(), as(aliceToken)); connect.CodeOf(err) != connect.CodeUnauthenticated || !strings.Contains(err.Error(), "alice expired at 2001-01-01T00:00:00Z") {
 		t.Errorf("%v", err)
 	}
-	if c, err := f.authenticate(as(bobToken)); err != nil || c.name != "bob" {
+	if c, err := f.authenticate(t.Context(), as(bobToken)); err != nil || c.name != "bob" {
 		t.Errorf("%v, %v", c, err)
 	}
 	if got := logs.take(); !strings.Contains(got, "tokens have expired") || !strings.Contains(got, "lines=[1]") || strings.Contains(got, "alice") {
@@ -65,16 +65,16 @@ func TestAuthorize(t *testing.T) {
 		code connect.Code // 0: may
 		want string
 	}{
-		{caller{"alice", []string{"producer"}}, need, 0, ""},
-		{caller{"alice", []string{"admin"}}, need, 0, ""},
-		{caller{"", []string{"operator"}}, need, 0, ""},
-		{caller{"alice", []string{"viewer", "worker"}}, need, connect.CodePermissionDenied,
+		{caller{name: "alice", roles: []string{"producer"}}, need, 0, ""},
+		{caller{name: "alice", roles: []string{"admin"}}, need, 0, ""},
+		{caller{name: "", roles: []string{"operator"}}, need, 0, ""},
+		{caller{name: "alice", roles: []string{"viewer", "worker"}}, need, connect.CodePermissionDenied,
 			"CancelTask takes one of the roles operator, producer, admin, and this token of alice has viewer, worker"},
-		{caller{"alice", nil}, need, connect.CodePermissionDenied, "this token of alice has none: add roles=operator, or another of them, to its line"},
+		{caller{name: "alice", roles: nil}, need, connect.CodePermissionDenied, "this token of alice has none: add roles=operator, or another of them, to its line"},
 		{caller{}, need, connect.CodeUnauthenticated, "operator, producer, admin; send a token"},
-		{caller{"", []string{"viewer"}}, need, connect.CodeUnauthenticated, "callers without a token have viewer; send a token"},
-		{caller{"alice", []string{"admin"}}, nil, connect.CodePermissionDenied, "CancelTask declares no roles"},
-		{caller{"alice", []string{"operator"}}, []string{"admin"}, connect.CodePermissionDenied, "one of the roles admin, and"},
+		{caller{name: "", roles: []string{"viewer"}}, need, connect.CodeUnauthenticated, "callers without a token have viewer; send a token"},
+		{caller{name: "alice", roles: []string{"admin"}}, nil, connect.CodePermissionDenied, "CancelTask declares no roles"},
+		{caller{name: "alice", roles: []string{"operator"}}, []string{"admin"}, connect.CodePermissionDenied, "one of the roles admin, and"},
 	} {
 		err := authorize(tc.caller, "CancelTask", tc.need)
 		if tc.code == 0 && err == nil {
@@ -95,7 +95,7 @@ func TestAnonymousRoles(t *testing.T) {
 		roles []string
 		want  []string
 	}{
-		{"", nil, []string{"admin", "approver", "operator", "producer", "viewer", "worker"}},
+		{"", nil, []string{"admin", "approver", "operator", "payloads", "producer", "viewer", "worker"}},
 		{path, nil, nil},
 		{path, []string{"viewer", "producer"}, []string{"producer", "viewer"}},
 	} {
@@ -103,7 +103,7 @@ func TestAnonymousRoles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := f.authenticate(nil)
+		c, err := f.authenticate(t.Context(), nil)
 		if err != nil || !slices.Equal(c.roles, tc.want) {
 			t.Errorf("%q, %v: %v, %v", tc.path, tc.roles, c, err)
 		}

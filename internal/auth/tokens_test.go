@@ -54,7 +54,7 @@ func TestParseRefuses(t *testing.T) {
 		"alice":                                                                         "has 1 word, want a name and a token",
 		"alice " + aliceToken + " # a comment":                                          "word 3: after the token",
 		"alice " + aliceToken + " admin":                                                "word 3: after the token",
-		"alice " + aliceToken + " roles=":                                               "role 1 of the list is none of producer, worker, operator, approver, viewer, admin",
+		"alice " + aliceToken + " roles=":                                               "role 1 of the list is none of producer, worker, operator, approver, viewer, payloads, admin",
 		"alice " + aliceToken + " roles=viewer,":                                        "role 2 of the list",
 		"alice " + aliceToken + " roles=Viewer":                                         "role 1 of the list",
 		"alice " + aliceToken + " roles=" + secret:                                      "role 1 of the list",
@@ -66,23 +66,31 @@ func TestParseRefuses(t *testing.T) {
 		"al " + bobToken + " expires=2027-02-31T12:00:00Z":                              "with an offset",
 		"al " + bobToken + " expires=" + secret:                                         "with an offset",
 		"al " + bobToken + " expires=2027-01-31T12:00:00Z expires=2027-01-31T12:00:00Z": "word 4: a line has expires= once",
-		"alice " + aliceToken + " roles=viewer":                                         "other roles or another expiry",
-		"alice " + aliceToken + " expires=2027-01-31T12:00:00Z":                         "other roles or another expiry",
-		"al!ce " + aliceToken:                                                           "a name must be",
-		strings.Repeat("a", 65) + " " + aliceToken:                                      "a name must be",
-		"anonymous " + aliceToken:                                                       "anonymous",
-		"Anonymous " + aliceToken:                                                       "Anonymous",
-		"Alice " + bobToken:                                                             "in case only",
-		"alice " + secret + "45678":                                                     "16 to 1024 characters, got 12",
-		"alice " + strings.Repeat("x", 1025):                                            "got 1025",
-		"alice " + secret + "é-0123456789":                                              "visible ASCII",
-		"alice sha256:":                                                                 "64 hexadecimal digits",
-		"alice sha256:" + secret:                                                        "64 hexadecimal digits",
-		"alice " + hashed(aliceToken) + "00":                                            "64 hexadecimal digits",
-		"alice sha256:" + strings.Repeat("g", 64):                                       "64 hexadecimal digits",
-		"bob " + aliceToken:                                                             "another name",
-		"bob " + hashed(aliceToken):                                                     "another name",
-		secret + "0123456789 alice":                                                     "got 5",
+		"alice " + aliceToken + " roles=viewer":                                         "other roles, other tenants or another expiry",
+		"alice " + aliceToken + " expires=2027-01-31T12:00:00Z":                         "other roles, other tenants or another expiry",
+		"al " + bobToken + " tenants=":                                                  "tenant 1 of the list must be 1 to 255 bytes",
+		"al " + bobToken + " tenants=a,*":                                               "tenant 2 of the list",
+		"al " + bobToken + " tenants=a tenants=*":                                       "word 4: a line has tenants= once",
+		"al " + bobToken + " roles=viewer,admin tenants=a":                              "the role admin is about every tenant",
+		"al " + bobToken + " tenants=" + strings.Repeat("t,", 1000) + "t":               "has 1001 names, at most 1000",
+		"alice " + aliceToken + " tenants=" + secret:                                    "other roles, other tenants or another expiry",
+		"al cert:":                                 "a name of a certificate",
+		"al cert:" + strings.Repeat("x", 256):      "1 to 255 visible ASCII",
+		"al!ce " + aliceToken:                      "a name must be",
+		strings.Repeat("a", 65) + " " + aliceToken: "a name must be",
+		"anonymous " + aliceToken:                  "anonymous",
+		"Anonymous " + aliceToken:                  "Anonymous",
+		"Alice " + bobToken:                        "in case only",
+		"alice " + secret + "45678":                "16 to 1024 characters, got 12",
+		"alice " + strings.Repeat("x", 1025):       "got 1025",
+		"alice " + secret + "é-0123456789":         "visible ASCII",
+		"alice sha256:":                            "64 hexadecimal digits",
+		"alice sha256:" + secret:                   "64 hexadecimal digits",
+		"alice " + hashed(aliceToken) + "00":       "64 hexadecimal digits",
+		"alice sha256:" + strings.Repeat("g", 64):  "64 hexadecimal digits",
+		"bob " + aliceToken:                        "another name",
+		"bob " + hashed(aliceToken):                "another name",
+		secret + "0123456789 alice":                "got 5",
 	} {
 		_, err := Parse([]byte("# first\nalice " + aliceToken + "\n" + line))
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "line 3: ") {
@@ -105,7 +113,7 @@ func TestDocumentedFile(t *testing.T) {
 		t.Fatal("there is no example")
 	}
 	tokens, err := Parse([]byte(example))
-	if err != nil || tokens.Len() != 2 {
+	if err != nil || tokens.Len() != 4 {
 		t.Fatalf("%v in\n%s", err, example)
 	}
 	if name, ok := tokens.Principal("3c1b0a5f7e6d4c2b9a8f7e6d5c4b3a291807f6e5d4c3b2a1"); !ok || name != "bob" {
@@ -117,7 +125,7 @@ func TestCheckToken(t *testing.T) {
 	t.Parallel()
 	for token, ok := range map[string]bool{
 		aliceToken: true, bobToken: true, strings.Repeat("x", 16): true, strings.Repeat("x", 1024): true,
-		strings.Repeat("x", 15): false, "with a space in it": false, "with\na line break": false, hashed("x"): false, "": false, "roles=admin,viewer": false, "expires=2027-01-31": false,
+		strings.Repeat("x", 15): false, "with a space in it": false, "with\na line break": false, hashed("x"): false, "cert:shop.example.com": false, "tenants=0123456789": false, "": false, "roles=admin,viewer": false, "expires=2027-01-31": false,
 	} {
 		if err := CheckToken(token); (err == nil) != ok {
 			t.Errorf("%q: %v", token, err)

@@ -68,7 +68,7 @@ token may call everything. Unless internal_jobs.enabled says otherwise, the inte
 
 // devPeople are those who have a token in dev.
 var devPeople = []string{
-	"alice roles=producer,operator", "bob roles=operator,approver", "carol roles=approver", "ada roles=admin",
+	"alice roles=producer,operator", "bob roles=operator,approver,payloads", "carol roles=approver,payloads", "ada roles=admin",
 }
 
 func devWorker(file string) (config.Worker, error) {

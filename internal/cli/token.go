@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,7 +26,7 @@ func tokenCmd() *cobra.Command {
 }
 
 func tokenCreateCmd() *cobra.Command {
-	var roles []string
+	var roles, tenants []string
 	var expires string
 	c := &cobra.Command{
 		Use: "create NAME", Short: "Make a token and the line for the tokens file", Args: args(cobra.ExactArgs(1)),
@@ -35,7 +36,7 @@ the token goes to a new file, which only you can read, and only the line is
 printed: orchestrator token create alice --roles viewer --token-out alice.token >> tokens`,
 		RunE: func(cmd *cobra.Command, a []string) error {
 			file, _ := cmd.Flags().GetString("token-out")
-			token, line, err := newToken(a[0], roles, expires)
+			token, line, err := newToken(a[0], roles, tenants, expires)
 			if err != nil {
 				return usage(err)
 			}
@@ -56,13 +57,14 @@ printed: orchestrator token create alice --roles viewer --token-out alice.token 
 		},
 	}
 	c.Flags().StringSliceVar(&roles, "roles", nil, "what it may do, separated by commas: "+strings.Join(auth.AllRoles(), ", "))
+	c.Flags().StringSliceVar(&tenants, "tenants", nil, "the tenants that it is bound to, separated by commas (default: every tenant)")
 	c.Flags().StringVar(&expires, "expires", "", "when it expires, RFC 3339 with an offset, such as 2027-03-31T18:00:00+02:00")
 	c.Flags().String("token-out", "", "new file for the token")
 	return c
 }
 
 // newToken makes a token and the line that makes it count.
-func newToken(name string, roles []string, expires string) (token, line string, err error) {
+func newToken(name string, roles, tenants []string, expires string) (token, line string, err error) {
 	if err := auth.CheckName(name); err != nil {
 		return "", "", err
 	}
@@ -74,6 +76,18 @@ func newToken(name string, roles []string, expires string) (token, line string, 
 		return "", "", fmt.Errorf("--roles: %w", err)
 	}
 	attributes := "roles=" + strings.Join(sorted, ",")
+	if len(tenants) > 0 {
+		bound, err := auth.ParseTenants(tenants)
+		if err != nil {
+			return "", "", fmt.Errorf("--tenants: %w", err)
+		}
+		if bound != nil && slices.Contains(sorted, auth.RoleAdmin) {
+			return "", "", fmt.Errorf("--tenants: the role %s is about every tenant", auth.RoleAdmin)
+		}
+		if bound != nil {
+			attributes += " tenants=" + strings.Join(bound, ",")
+		}
+	}
 	if expires != "" {
 		at, err := auth.ParseExpiry(expires)
 		if err != nil {
@@ -133,7 +147,14 @@ func tokenCheckCmd() *cobra.Command {
 				if !l.Expires.IsZero() {
 					expires = l.Expires.Format(time.RFC3339)
 				}
-				if _, err := fmt.Fprintf(w, "%-24s  %-32s  expires %s%s\n", l.Name, roles, expires, note); err != nil {
+				tenants := "*"
+				if l.Tenants != nil {
+					tenants = strings.Join(l.Tenants, ",")
+				}
+				if l.Certificate != "" {
+					note = "  certificate " + l.Certificate + note
+				}
+				if _, err := fmt.Fprintf(w, "%-24s  %-32s  tenants %-16s  expires %s%s\n", l.Name, roles, tenants, expires, note); err != nil {
 					return err
 				}
 			}

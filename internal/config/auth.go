@@ -4,8 +4,8 @@ import "time"
 
 // Auth tells who callers are and what they may call.
 type Auth struct {
-	TokensFile           string   `mapstructure:"tokens_file" doc:"File of the principals, their tokens and roles, one token a line: a name, a token of at least 16 characters or sha256: and its hash in hexadecimal, roles=ROLE,… and maybe expires=TIME. Callers send Authorization: Bearer TOKEN. A change is read within a second. Empty: every caller is anonymous and may call everything."`
-	AnonymousRoles       []string `mapstructure:"anonymous_roles" doc:"Roles of callers that send no token, where there is a tokens file: producer, worker, operator, approver, viewer, admin. Empty: they may call nothing."`
+	TokensFile           string   `mapstructure:"tokens_file" doc:"File of the principals, their tokens and roles, one token a line: a name, a token of at least 16 characters or sha256: and its hash in hexadecimal, roles=ROLE,… and maybe tenants=TENANT,… and expires=TIME; or cert: and a name of a client certificate in place of the token. Callers send Authorization: Bearer TOKEN. A change is read within a second. Empty: every caller is anonymous and may call everything."`
+	AnonymousRoles       []string `mapstructure:"anonymous_roles" doc:"Roles of callers that send no token, where there is a tokens file: producer, worker, operator, approver, viewer, payloads, admin. Empty: they may call nothing."`
 	AllowUnauthenticated bool     `mapstructure:"allow_unauthenticated" doc:"Start although server.listen is reachable from other machines and neither auth.tokens_file nor server.tls.client_ca_file is set, or auth.anonymous_roles has more than viewer: whoever reaches the port may call everything, or what those roles may."`
 }
 

@@ -64,7 +64,8 @@ func (s Services) connect(opts ...connect.HandlerOption) ([]service, error) {
 	return all, nil
 }
 
-// describe finds the methods, each of which must say who may call it, and plans
+// describe finds the methods, each of which must say who may call it and how it
+// keeps to tenants, and plans
 // the JSON of every request and response.
 func (s *service) describe() error {
 	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(s.name()))
@@ -75,6 +76,8 @@ func (s *service) describe() error {
 	for i := range s.methods.Len() {
 		if m := s.methods.Get(i); !proto.HasExtension(m.Options(), penstockv1.E_Roles) {
 			return fmt.Errorf("rpc: %s declares no roles (option roles in its .proto), so nobody could call it", m.FullName())
+		} else if !proto.HasExtension(m.Options(), penstockv1.E_Tenancy) {
+			return fmt.Errorf("rpc: %s does not declare how it keeps to its caller's tenants (option tenancy in its .proto)", m.FullName())
 		}
 		for _, md := range []protoreflect.MessageDescriptor{s.methods.Get(i).Input(), s.methods.Get(i).Output()} {
 			if _, err := planFor(md); err != nil {

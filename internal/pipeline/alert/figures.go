@@ -12,8 +12,7 @@ import (
 	"github.com/penstock-dev/penstock/protocol"
 )
 
-// maxShown bounds the alerts in the metrics: so many that fire, and so many
-// that have resolved.
+// maxShown bounds the alerts that the metrics count.
 const maxShown = 500
 
 func newRaised() *prometheus.CounterVec {
@@ -32,15 +31,16 @@ type figures struct {
 	mu        sync.Mutex
 	evaluated time.Time
 	tasks     counts
-	alerts    []shown
+	firing    map[string]figure
 
 	tasksDesc, shareDesc, firingDesc, valueDesc, evaluatedDesc *prometheus.Desc
 }
 
-type shown struct {
-	kind, tenant string
-	firing       bool
-	value        float64
+// figure is how many alerts of a kind are firing, and the most that was measured
+// for one.
+type figure struct {
+	alerts int
+	most   float64
 }
 
 func newFigures() *figures {
@@ -49,9 +49,9 @@ func newFigures() *figures {
 		shareDesc: prometheus.NewDesc("penstock_retrying_share",
 			"Part of the tasks under way (due or begun, not finished) that is retrying, 0 to 1, as of the last evaluation of alerts.", nil, nil),
 		firingDesc: prometheus.NewDesc("penstock_alert_firing",
-			"1 while an alert is firing, 0 for an hour after it resolved; the same at every orchestrator.", []string{"kind", "tenant"}, nil),
+			"Alerts of a kind that are firing: of dlq_growth one for each tenant; the same at every orchestrator.", []string{"kind"}, nil),
 		valueDesc: prometheus.NewDesc("penstock_alert_value",
-			"What was last measured for an alert that is firing: percent, dead letters, or refused outcomes; 0 for redis_lost.", []string{"kind", "tenant"}, nil),
+			"What was last measured for an alert that is firing, the most of any tenant: percent, dead letters, or refused outcomes; 0 for redis_lost.", []string{"kind"}, nil),
 		evaluatedDesc: prometheus.NewDesc("penstock_alerts_evaluated_timestamp_seconds", "When the alerts were last evaluated, by Postgres' clock.", nil, nil),
 	}
 }
@@ -80,21 +80,15 @@ func (f *figures) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	gauge(f.shareDesc, f.tasks.share())
-	// Alerts about the whole deployment are there even if they were never raised.
-	whole := map[string]bool{
-		string(protocol.AlertRetryingShare): true, string(protocol.AlertInvalidTransitions): true, string(protocol.AlertRedisLost): true,
-	}
-	for _, a := range f.alerts {
-		delete(whole, a.kind)
-		firing := 0.0
-		if a.firing {
-			firing = 1
-			gauge(f.valueDesc, a.value, a.kind, a.tenant)
+	// Of which tenants they are is told by events alone: whoever reaches the port
+	// may read metrics.
+	for _, k := range protocol.AlertKinds() {
+		kind := string(k)
+		firing := f.firing[kind]
+		gauge(f.firingDesc, float64(firing.alerts), kind)
+		if firing.alerts > 0 {
+			gauge(f.valueDesc, firing.most, kind)
 		}
-		gauge(f.firingDesc, firing, a.kind, a.tenant)
-	}
-	for kind := range whole {
-		gauge(f.firingDesc, 0, kind, "")
 	}
 }
 
@@ -104,7 +98,7 @@ func (s *Stage) readFigures(ctx context.Context) (wait time.Duration, err error)
 	if err != nil {
 		return 0, fmt.Errorf("read the last evaluation of alerts: %w", err)
 	}
-	rows, err := s.o.Store.RecentAlerts(ctx, maxShown)
+	rows, err := s.o.Store.AlertsFiring(ctx, maxShown)
 	if err != nil {
 		return 0, fmt.Errorf("read alerts: %w", err)
 	}
@@ -114,12 +108,13 @@ func (s *Stage) readFigures(ctx context.Context) (wait time.Duration, err error)
 			return 0, fmt.Errorf("counts of the last evaluation of alerts: %w", err)
 		}
 	}
-	alerts := make([]shown, len(rows))
-	for i, r := range rows {
-		alerts[i] = shown{kind: r.Kind, tenant: r.Tenant, firing: r.Firing, value: r.Value}
+	firing := map[string]figure{}
+	for _, r := range rows {
+		f := firing[r.Kind]
+		firing[r.Kind] = figure{f.alerts + 1, max(f.most, r.Value)}
 	}
 	s.figures.mu.Lock()
 	defer s.figures.mu.Unlock()
-	s.figures.evaluated, s.figures.tasks, s.figures.alerts = round.EvaluatedAt.Time, tasks, alerts
+	s.figures.evaluated, s.figures.tasks, s.figures.firing = round.EvaluatedAt.Time, tasks, firing
 	return time.Duration(round.WaitMs * float64(time.Millisecond)), nil
 }

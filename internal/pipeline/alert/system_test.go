@@ -142,10 +142,10 @@ func TestDLQGrowthOfASystem(t *testing.T) {
 		if got := next(t, events, 2); got != "acme 1, default 1" {
 			t.Errorf("orchestrator %d tells about %q", i, got)
 		}
-		shows(t, urls[i], `penstock_alert_firing{kind="dlq_growth",tenant="default"} 1`, `penstock_alert_firing{kind="invalid_transitions",tenant=""} 0`)
+		shows(t, urls[i], `penstock_alert_firing{kind="invalid_transitions"} 0`)
 	}
 	for _, url := range urls {
-		shows(t, url, `penstock_alert_firing{kind="dlq_growth",tenant="acme"} 0`, `penstock_alert_firing{kind="dlq_growth",tenant="default"} 0`)
+		shows(t, url, `penstock_alert_firing{kind="dlq_growth"} 0`)
 	}
 	fail("acme", 8)
 	for i, events := range []<-chan *penstockv1.Event{first, second, acme} {
@@ -172,10 +172,10 @@ func TestFigures(t *testing.T) {
 	live(t, rs[0], map[protocol.State]int{"retrying": 3, "running": 2, "pending": 7})
 	url := testkit.StartOrchestrator(t, cfg).URL
 	shows(t, url, `penstock_tasks{state="retrying"} 3`, `penstock_tasks{state="running"} 2`, `penstock_tasks{state="pending"} 7`, `penstock_tasks{state="queued"} 0`,
-		`penstock_retrying_share 0.6`, `penstock_alert_firing{kind="retrying_share",tenant=""} 0`, `penstock_alerts_raised_total{kind="retrying_share"} 0`)
+		`penstock_retrying_share 0.6`, `penstock_alert_firing{kind="retrying_share"} 0`, `penstock_alerts_raised_total{kind="retrying_share"} 0`)
 	live(t, rs[0], map[protocol.State]int{"retrying": 300, "queued": 100})
 	shows(t, url, `penstock_tasks{state="retrying"} 300`, `penstock_tasks{state="running"} 0`, `penstock_alerts_raised_total{kind="retrying_share"} 1`,
-		`penstock_alert_firing{kind="retrying_share",tenant=""} 1`, `penstock_alert_value{kind="retrying_share",tenant=""} 75`)
+		`penstock_alert_firing{kind="retrying_share"} 1`, `penstock_alert_value{kind="retrying_share"} 75`)
 }
 
 // The Prometheus rules parse, are the orchestrator's own, and name only metrics
@@ -204,7 +204,7 @@ func TestPrometheusRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	url := testkit.StartOrchestrator(t, testkit.NewStores(t).Config()).URL
-	shows(t, url, `penstock_alert_firing{kind="retrying_share",tenant=""} 0`)
+	shows(t, url, `penstock_alert_firing{kind="retrying_share"} 0`)
 	exported := metrics(t, url)
 	for _, name := range regexp.MustCompile(`penstock_\w+`).FindAllString(string(text), -1) {
 		if name != "penstock_alert_value" && !strings.Contains(exported, "\n# TYPE "+name+" ") { // that one is there while an alert fires

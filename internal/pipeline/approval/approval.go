@@ -19,6 +19,7 @@ import (
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
+	"github.com/penstock-dev/penstock/internal/tenancy"
 	"github.com/penstock-dev/penstock/protocol"
 )
 
@@ -119,7 +120,7 @@ func (s *Stage) decide(ctx context.Context, id protocol.ID, who Person, reason s
 			return err
 		}
 		a := m.find(id)
-		if a == nil {
+		if a == nil || !tenancy.May(ctx, a.Tenant) {
 			return notFound(id)
 		}
 		if err := who.may(a); err != nil {

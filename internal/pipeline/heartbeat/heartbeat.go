@@ -16,6 +16,7 @@ import (
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
+	"github.com/penstock-dev/penstock/internal/tenancy"
 	"github.com/penstock-dev/penstock/protocol"
 )
 
@@ -164,15 +165,19 @@ func (s *Stage) record(ctx context.Context, q *dbsqlc.Queries, workerID string, 
 	if err != nil {
 		return fmt.Errorf("lock %d running tasks: %w", len(ids), err)
 	}
-	last := make(map[protocol.ID]time.Time, len(rows))
+	last, foreign := make(map[protocol.ID]time.Time, len(rows)), make(map[protocol.ID]bool)
 	for _, r := range rows {
 		last[protocol.ID(r.ID)] = r.HeartbeatAt.Time
+		foreign[protocol.ID(r.ID)] = !tenancy.May(ctx, r.Tenant)
 	}
 	var p dbsqlc.SaveHeartbeatsParams
 	err = s.o.Store.DecideTx(ctx, q, ids, func(now time.Time, locked map[protocol.ID]*store.Locked) (changed []*store.Locked, events []*protocol.Event) {
 		p.Now = now
 		for _, id := range ids {
 			t := locked[id]
+			if foreign[id] {
+				t = nil
+			}
 			for _, r := range byID[id] {
 				switch judge(t, r.Delivery) {
 				case cancelled:

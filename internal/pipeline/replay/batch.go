@@ -17,6 +17,7 @@ import (
 	"github.com/penstock-dev/penstock/internal/crashpoint"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
+	"github.com/penstock-dev/penstock/internal/tenancy"
 	"github.com/penstock-dev/penstock/protocol"
 )
 
@@ -116,7 +117,7 @@ func (s *Stage) insert(ctx context.Context, q *dbsqlc.Queries, r BatchRequest, k
 	}
 	p := dbsqlc.InsertBatchParams{
 		MaxItems: most + 1, Ids: pgid.Slice(r.IDs), Kind: kind, Status: status, Again: r.Again, Original: r.Original, Rate: r.Rate,
-		Reason: r.Reason, CreatedBy: r.Principal, TtlMs: ttl.Milliseconds(), ID: pgid.ID(r.ID), FailedBefore: FarFuture, ItemStatus: "open",
+		Reason: r.Reason, CreatedBy: r.Principal, Tenants: tenancy.Of(ctx), TtlMs: ttl.Milliseconds(), ID: pgid.ID(r.ID), FailedBefore: FarFuture, ItemStatus: "open",
 	}
 	if r.ID.IsZero() {
 		p.ID = pgid.ID(uuid.Must(uuid.NewV7()))
@@ -164,12 +165,22 @@ func (s *Stage) existing(ctx context.Context, q *dbsqlc.Queries, p dbsqlc.Insert
 	if err != nil {
 		return nil, false, err
 	}
+	if !BatchVisible(ctx, b) {
+		return nil, false, protocol.Errorf(protocol.CodeDuplicate, "batch_id", "batch %s exists with other fields", protocol.ID(p.ID))
+	}
 	same := b.ExpiresAt.Valid == (p.TtlMs > 0) && (len(p.Ids) == 0 || b.Digest == digestOf(p.Ids))
 	if !same || b.Kind != p.Kind || b.CreatedBy != p.CreatedBy || b.Reason != p.Reason || b.Rate != p.Rate || b.Again != p.Again ||
 		b.Original != p.Original || string(b.Filter) != p.Filter {
 		return nil, false, protocol.Errorf(protocol.CodeDuplicate, "batch_id", "batch %s exists with other fields", protocol.ID(p.ID))
 	}
 	return b, false, nil
+}
+
+// BatchVisible reports whether the caller of ctx may see a batch: all its dead
+// letters are of tenants that the caller may reach.
+func BatchVisible(ctx context.Context, b *dbsqlc.DlqBatch) bool {
+	outside := func(tenant string) bool { return !tenancy.May(ctx, tenant) }
+	return !tenancy.Bound(ctx) || len(b.Tenants) > 0 && !slices.ContainsFunc(b.Tenants, outside)
 }
 
 // digestOf is the digest of a set, as InsertBatch computes it.
@@ -191,7 +202,7 @@ func (s *Stage) unknown(ctx context.Context, q *dbsqlc.Queries, ids []protocol.I
 	}
 	have := make(map[protocol.ID]bool, len(rows))
 	for _, r := range rows {
-		have[protocol.ID(r.DlqID)] = true
+		have[protocol.ID(r.DlqID)] = tenancy.May(ctx, r.Tenant)
 	}
 	for _, id := range ids {
 		if !have[id] {

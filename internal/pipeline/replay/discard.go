@@ -175,7 +175,7 @@ func (s *Stage) change(ctx context.Context, id protocol.ID, fn func(q *dbsqlc.Qu
 	var out *dbsqlc.DlqBatch
 	err := s.o.Store.Tx(ctx, func(q *dbsqlc.Queries) error {
 		b, err := q.LockBatch(ctx, pgid.ID(id))
-		if errors.Is(err, pgx.ErrNoRows) {
+		if errors.Is(err, pgx.ErrNoRows) || err == nil && !BatchVisible(ctx, b) {
 			return protocol.Errorf(protocol.CodeNotFound, "batch_id", "no batch %s", id)
 		}
 		if err != nil {

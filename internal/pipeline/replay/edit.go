@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
+	"github.com/penstock-dev/penstock/internal/tenancy"
 	"github.com/penstock-dev/penstock/protocol"
 )
 
@@ -32,7 +33,7 @@ func (s *Stage) Edit(ctx context.Context, id protocol.ID, payload []byte, revisi
 		if err != nil {
 			return fmt.Errorf("lock dead letter %s: %w", id, err)
 		}
-		if len(rows) == 0 {
+		if len(rows) == 0 || !tenancy.May(ctx, rows[0].Tenant) {
 			return protocol.Errorf(protocol.CodeNotFound, "dlq_id", "no dead letter %s", id)
 		}
 		if err := editable(rows[0], revision); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
+	"github.com/penstock-dev/penstock/internal/tenancy"
 	"github.com/penstock-dev/penstock/protocol"
 )
 
@@ -164,7 +165,7 @@ func (s *Stage) plan(ctx context.Context, q *dbsqlc.Queries, ids []protocol.ID, 
 		switch {
 		case seen[id]:
 			out[i].Err = bad("dlq_ids", "%s is listed twice", id)
-		case r == nil:
+		case r == nil || !tenancy.May(ctx, r.Tenant):
 			out[i].Err = protocol.Errorf(protocol.CodeNotFound, "dlq_id", "no dead letter %s", id)
 		default:
 			out[i].Err = requeueable(r, link[id], o.Again)

@@ -22,6 +22,36 @@ func (q *Queries) AbandonAlertRound(ctx context.Context, pauseMs int64) error {
 	return err
 }
 
+const alertsFiring = `-- name: AlertsFiring :many
+SELECT a.kind, a.value FROM alerts a WHERE a.firing ORDER BY a.since DESC LIMIT $1::int
+`
+
+type AlertsFiringRow struct {
+	Kind  string
+	Value float64
+}
+
+// Alerts that are firing.
+func (q *Queries) AlertsFiring(ctx context.Context, maxRows int32) ([]*AlertsFiringRow, error) {
+	rows, err := q.db.Query(ctx, alertsFiring, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*AlertsFiringRow
+	for rows.Next() {
+		var i AlertsFiringRow
+		if err := rows.Scan(&i.Kind, &i.Value); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const claimAlertRound = `-- name: ClaimAlertRound :execrows
 UPDATE alert_round r SET claimed_until = clock_timestamp() + $1::bigint * interval '1 millisecond'
 WHERE r.claimed_until <= clock_timestamp() AND (r.evaluated_at IS NULL
@@ -283,46 +313,6 @@ func (q *Queries) RaiseAlert(ctx context.Context, arg RaiseAlertParams) (int64, 
 		return 0, err
 	}
 	return result.RowsAffected(), nil
-}
-
-const recentAlerts = `-- name: RecentAlerts :many
-(SELECT a.kind, a.tenant, a.firing, a.value FROM alerts a WHERE a.firing ORDER BY a.since DESC LIMIT $1::int)
-UNION ALL
-(SELECT a.kind, a.tenant, a.firing, a.value FROM alerts a WHERE NOT a.firing AND a.since > now() - interval '1 hour'
-    ORDER BY a.since DESC LIMIT $1::int)
-`
-
-type RecentAlertsRow struct {
-	Kind   string
-	Tenant string
-	Firing bool
-	Value  float64
-}
-
-// Alerts that are firing, and those resolved within the last hour.
-func (q *Queries) RecentAlerts(ctx context.Context, maxRows int32) ([]*RecentAlertsRow, error) {
-	rows, err := q.db.Query(ctx, recentAlerts, maxRows)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []*RecentAlertsRow
-	for rows.Next() {
-		var i RecentAlertsRow
-		if err := rows.Scan(
-			&i.Kind,
-			&i.Tenant,
-			&i.Firing,
-			&i.Value,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, &i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const resolveAlert = `-- name: ResolveAlert :execrows

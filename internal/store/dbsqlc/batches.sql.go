@@ -106,7 +106,7 @@ func (q *Queries) ExpireBatches(ctx context.Context) (int64, error) {
 }
 
 const getBatch = `-- name: GetBatch :one
-SELECT id, kind, status, filter, again, original, digest, total, done, skipped, rate, next_at, reason, created_by, decided_by, decision_reason, controlled_by, created_at, expires_at, started_at, finished_at, started_by FROM dlq_batches WHERE id = $1
+SELECT id, kind, status, filter, again, original, digest, total, done, skipped, rate, next_at, reason, created_by, decided_by, decision_reason, controlled_by, created_at, expires_at, started_at, finished_at, started_by, tenants FROM dlq_batches WHERE id = $1
 `
 
 func (q *Queries) GetBatch(ctx context.Context, id pgid.ID) (*DlqBatch, error) {
@@ -135,6 +135,7 @@ func (q *Queries) GetBatch(ctx context.Context, id pgid.ID) (*DlqBatch, error) {
 		&i.StartedAt,
 		&i.FinishedAt,
 		&i.StartedBy,
+		&i.Tenants,
 	)
 	return &i, err
 }
@@ -194,7 +195,7 @@ func (q *Queries) GroupBatch(ctx context.Context, arg GroupBatchParams) ([]*Grou
 
 const insertBatch = `-- name: InsertBatch :one
 WITH chosen AS MATERIALIZED (
-    SELECT d.dlq_id FROM dlq_items d
+    SELECT d.dlq_id, d.tenant FROM dlq_items d
     WHERE cardinality($2::uuid[]) = 0
         AND d.failed_at >= $3::timestamptz AND d.failed_at < $4::timestamptz
         AND ($5::text = '' OR d.tenant = $5)
@@ -203,19 +204,21 @@ WITH chosen AS MATERIALIZED (
         AND ($8::text = '' OR d.fingerprint = $8)
         AND ($9::text = '' OR d.queue = $9)
         AND d.status = $10::text AND d.recorded_at IS NOT NULL
+        AND ($11::text[] IS NULL OR d.tenant = ANY ($11::text[]))
     UNION ALL
-    SELECT d.dlq_id FROM (SELECT unnest($2::uuid[]) AS id) u JOIN dlq_items d ON d.dlq_id = u.id
+    SELECT d.dlq_id, d.tenant FROM (SELECT unnest($2::uuid[]) AS id) u JOIN dlq_items d ON d.dlq_id = u.id
+    WHERE $11::text[] IS NULL OR d.tenant = ANY ($11::text[])
     LIMIT $1::int
 ), b AS (
-    INSERT INTO dlq_batches (id, kind, status, filter, again, original, digest, total, rate, reason, created_by, expires_at, started_at)
-    SELECT $11::uuid, $12::text, $13::text, NULLIF($14::text, '')::json, $15::boolean, $16::boolean,
+    INSERT INTO dlq_batches (id, kind, status, filter, again, original, digest, total, rate, reason, created_by, expires_at, started_at, tenants)
+    SELECT $12::uuid, $13::text, $14::text, NULLIF($15::text, '')::json, $16::boolean, $17::boolean,
         COALESCE(encode(sha256(convert_to(string_agg(c.dlq_id::text, E'\n' ORDER BY c.dlq_id), 'UTF8')), 'hex'), ''), count(*)::int,
-        $17::int, $18::text, $19::text,
-        CASE WHEN $20::bigint > 0 THEN now() + $20::bigint * interval '1 millisecond' END,
-        CASE WHEN $13::text = 'running' THEN now() END
+        $18::int, $19::text, $20::text,
+        CASE WHEN $21::bigint > 0 THEN now() + $21::bigint * interval '1 millisecond' END,
+        CASE WHEN $14::text = 'running' THEN now() END, COALESCE(array_agg(DISTINCT c.tenant), '{}')
     FROM chosen c
     ON CONFLICT (id) DO NOTHING
-    RETURNING id, kind, status, filter, again, original, digest, total, done, skipped, rate, next_at, reason, created_by, decided_by, decision_reason, controlled_by, created_at, expires_at, started_at, finished_at, started_by
+    RETURNING id, kind, status, filter, again, original, digest, total, done, skipped, rate, next_at, reason, created_by, decided_by, decision_reason, controlled_by, created_at, expires_at, started_at, finished_at, started_by, tenants
 ), items AS (
     INSERT INTO dlq_batch_items (batch_id, dlq_id) SELECT b.id, c.dlq_id FROM b, chosen c ORDER BY c.dlq_id
 )
@@ -233,6 +236,7 @@ type InsertBatchParams struct {
 	Fingerprint  string
 	Queue        string
 	ItemStatus   string
+	Tenants      []string
 	ID           pgid.ID
 	Kind         string
 	Status       string
@@ -251,7 +255,8 @@ type InsertBatchRow struct {
 }
 
 // Freezes a set of dead letters: those of ids, or (ids empty) those the filter
-// admits, at most max_items. Returns no row if the batch exists already.
+// admits, at most max_items; of tenants, if that is not null. Returns no row if the
+// batch exists already.
 func (q *Queries) InsertBatch(ctx context.Context, arg InsertBatchParams) (*InsertBatchRow, error) {
 	row := q.db.QueryRow(ctx, insertBatch,
 		arg.MaxItems,
@@ -264,6 +269,7 @@ func (q *Queries) InsertBatch(ctx context.Context, arg InsertBatchParams) (*Inse
 		arg.Fingerprint,
 		arg.Queue,
 		arg.ItemStatus,
+		arg.Tenants,
 		arg.ID,
 		arg.Kind,
 		arg.Status,
@@ -331,10 +337,11 @@ func (q *Queries) ListBatchItems(ctx context.Context, arg ListBatchItemsParams) 
 }
 
 const listBatches = `-- name: ListBatches :many
-SELECT id, kind, status, filter, again, original, digest, total, done, skipped, rate, next_at, reason, created_by, decided_by, decision_reason, controlled_by, created_at, expires_at, started_at, finished_at, started_by FROM dlq_batches b
+SELECT id, kind, status, filter, again, original, digest, total, done, skipped, rate, next_at, reason, created_by, decided_by, decision_reason, controlled_by, created_at, expires_at, started_at, finished_at, started_by, tenants FROM dlq_batches b
 WHERE (b.created_at, b.id) < ($1::timestamptz, $2::uuid)
     AND ($3::text = '' OR b.kind = $3) AND ($4::text = '' OR b.status = $4)
-ORDER BY b.created_at DESC, b.id DESC LIMIT $5
+    AND ($5::text[] IS NULL OR cardinality(b.tenants) > 0 AND b.tenants <@ $5::text[])
+ORDER BY b.created_at DESC, b.id DESC LIMIT $6
 `
 
 type ListBatchesParams struct {
@@ -342,6 +349,7 @@ type ListBatchesParams struct {
 	BeforeID pgid.ID
 	Kind     string
 	Status   string
+	Tenants  []string
 	MaxRows  int32
 }
 
@@ -351,6 +359,7 @@ func (q *Queries) ListBatches(ctx context.Context, arg ListBatchesParams) ([]*Dl
 		arg.BeforeID,
 		arg.Kind,
 		arg.Status,
+		arg.Tenants,
 		arg.MaxRows,
 	)
 	if err != nil {
@@ -383,6 +392,7 @@ func (q *Queries) ListBatches(ctx context.Context, arg ListBatchesParams) ([]*Dl
 			&i.StartedAt,
 			&i.FinishedAt,
 			&i.StartedBy,
+			&i.Tenants,
 		); err != nil {
 			return nil, err
 		}
@@ -395,7 +405,7 @@ func (q *Queries) ListBatches(ctx context.Context, arg ListBatchesParams) ([]*Dl
 }
 
 const lockBatch = `-- name: LockBatch :one
-SELECT id, kind, status, filter, again, original, digest, total, done, skipped, rate, next_at, reason, created_by, decided_by, decision_reason, controlled_by, created_at, expires_at, started_at, finished_at, started_by FROM dlq_batches WHERE id = $1 FOR NO KEY UPDATE
+SELECT id, kind, status, filter, again, original, digest, total, done, skipped, rate, next_at, reason, created_by, decided_by, decision_reason, controlled_by, created_at, expires_at, started_at, finished_at, started_by, tenants FROM dlq_batches WHERE id = $1 FOR NO KEY UPDATE
 `
 
 func (q *Queries) LockBatch(ctx context.Context, id pgid.ID) (*DlqBatch, error) {
@@ -424,12 +434,13 @@ func (q *Queries) LockBatch(ctx context.Context, id pgid.ID) (*DlqBatch, error) 
 		&i.StartedAt,
 		&i.FinishedAt,
 		&i.StartedBy,
+		&i.Tenants,
 	)
 	return &i, err
 }
 
 const lockNextBatch = `-- name: LockNextBatch :one
-SELECT id, kind, status, filter, again, original, digest, total, done, skipped, rate, next_at, reason, created_by, decided_by, decision_reason, controlled_by, created_at, expires_at, started_at, finished_at, started_by FROM dlq_batches WHERE status = 'running' AND next_at <= now() ORDER BY next_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+SELECT id, kind, status, filter, again, original, digest, total, done, skipped, rate, next_at, reason, created_by, decided_by, decision_reason, controlled_by, created_at, expires_at, started_at, finished_at, started_by, tenants FROM dlq_batches WHERE status = 'running' AND next_at <= now() ORDER BY next_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
 `
 
 // A running batch that may go on and that no other replica is working on.
@@ -459,6 +470,7 @@ func (q *Queries) LockNextBatch(ctx context.Context) (*DlqBatch, error) {
 		&i.StartedAt,
 		&i.FinishedAt,
 		&i.StartedBy,
+		&i.Tenants,
 	)
 	return &i, err
 }

@@ -591,7 +591,7 @@ func (q *Queries) ListDead(ctx context.Context, arg ListDeadParams) ([]*ListDead
 }
 
 const lockDead = `-- name: LockDead :many
-SELECT d.dlq_id, d.task_id, d.type, d.queue, d.status, d.revision, d.requeues, d.recorded_at, d.stream
+SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.queue, d.status, d.revision, d.requeues, d.recorded_at, d.stream
 FROM (SELECT unnest($1::uuid[]) AS id) u JOIN dlq_items d ON d.dlq_id = u.id
 ORDER BY d.dlq_id FOR NO KEY UPDATE OF d
 `
@@ -599,6 +599,7 @@ ORDER BY d.dlq_id FOR NO KEY UPDATE OF d
 type LockDeadRow struct {
 	DlqID      pgid.ID
 	TaskID     *pgid.ID
+	Tenant     string
 	Type       *string
 	Queue      *string
 	Status     string
@@ -622,6 +623,7 @@ func (q *Queries) LockDead(ctx context.Context, ids []pgid.ID) ([]*LockDeadRow, 
 		if err := rows.Scan(
 			&i.DlqID,
 			&i.TaskID,
+			&i.Tenant,
 			&i.Type,
 			&i.Queue,
 			&i.Status,

@@ -108,6 +108,7 @@ type DlqBatch struct {
 	StartedAt      pgtype.Timestamptz
 	FinishedAt     pgtype.Timestamptz
 	StartedBy      []string
+	Tenants        []string
 }
 
 type DlqBatchItem struct {

@@ -639,6 +639,17 @@ func (q *Queries) SearchTaskEvents(ctx context.Context, arg SearchTaskEventsPara
 	return items, nil
 }
 
+const taskTenant = `-- name: TaskTenant :one
+SELECT t.tenant FROM tasks t WHERE t.id = $1
+`
+
+func (q *Queries) TaskTenant(ctx context.Context, id pgid.ID) (string, error) {
+	row := q.db.QueryRow(ctx, taskTenant, id)
+	var tenant string
+	err := row.Scan(&tenant)
+	return tenant, err
+}
+
 const terminalAmong = `-- name: TerminalAmong :many
 SELECT t.id FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
 WHERE t.state IN ('succeeded', 'failed', 'cancelled')

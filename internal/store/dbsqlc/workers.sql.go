@@ -81,11 +81,12 @@ func (q *Queries) ListWorkers(ctx context.Context, maxRows int32) ([]*Worker, er
 }
 
 const lockHeartbeats = `-- name: LockHeartbeats :many
-SELECT t.id, t.heartbeat_at FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id ORDER BY t.id FOR UPDATE OF t
+SELECT t.id, t.tenant, t.heartbeat_at FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id ORDER BY t.id FOR UPDATE OF t
 `
 
 type LockHeartbeatsRow struct {
 	ID          pgid.ID
+	Tenant      string
 	HeartbeatAt pgtype.Timestamptz
 }
 
@@ -99,7 +100,7 @@ func (q *Queries) LockHeartbeats(ctx context.Context, ids []pgid.ID) ([]*LockHea
 	var items []*LockHeartbeatsRow
 	for rows.Next() {
 		var i LockHeartbeatsRow
-		if err := rows.Scan(&i.ID, &i.HeartbeatAt); err != nil {
+		if err := rows.Scan(&i.ID, &i.Tenant, &i.HeartbeatAt); err != nil {
 			return nil, err
 		}
 		items = append(items, &i)

@@ -64,12 +64,9 @@ WHERE kind = sqlc.arg(kind) AND firing AND seen_at < now() - sqlc.arg(quiet_ms):
 -- name: FiringAlerts :many
 SELECT a.tenant FROM alerts a WHERE a.kind = sqlc.arg(kind) AND a.firing;
 
--- name: RecentAlerts :many
--- Alerts that are firing, and those resolved within the last hour.
-(SELECT a.kind, a.tenant, a.firing, a.value FROM alerts a WHERE a.firing ORDER BY a.since DESC LIMIT sqlc.arg(max_rows)::int)
-UNION ALL
-(SELECT a.kind, a.tenant, a.firing, a.value FROM alerts a WHERE NOT a.firing AND a.since > now() - interval '1 hour'
-    ORDER BY a.since DESC LIMIT sqlc.arg(max_rows)::int);
+-- name: AlertsFiring :many
+-- Alerts that are firing.
+SELECT a.kind, a.value FROM alerts a WHERE a.firing ORDER BY a.since DESC LIMIT sqlc.arg(max_rows)::int;
 
 -- name: OutcomesOnRecord :many
 -- Which of these refused outcomes are no illegal moves: they were applied

@@ -1,8 +1,9 @@
 -- name: InsertBatch :one
 -- Freezes a set of dead letters: those of ids, or (ids empty) those the filter
--- admits, at most max_items. Returns no row if the batch exists already.
+-- admits, at most max_items; of tenants, if that is not null. Returns no row if the
+-- batch exists already.
 WITH chosen AS MATERIALIZED (
-    SELECT d.dlq_id FROM dlq_items d
+    SELECT d.dlq_id, d.tenant FROM dlq_items d
     WHERE cardinality(sqlc.arg(ids)::uuid[]) = 0
         AND d.failed_at >= sqlc.arg(failed_after)::timestamptz AND d.failed_at < sqlc.arg(failed_before)::timestamptz
         AND (sqlc.arg(tenant)::text = '' OR d.tenant = sqlc.arg(tenant))
@@ -11,16 +12,18 @@ WITH chosen AS MATERIALIZED (
         AND (sqlc.arg(fingerprint)::text = '' OR d.fingerprint = sqlc.arg(fingerprint))
         AND (sqlc.arg(queue)::text = '' OR d.queue = sqlc.arg(queue))
         AND d.status = sqlc.arg(item_status)::text AND d.recorded_at IS NOT NULL
+        AND (sqlc.narg(tenants)::text[] IS NULL OR d.tenant = ANY (sqlc.narg(tenants)::text[]))
     UNION ALL
-    SELECT d.dlq_id FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN dlq_items d ON d.dlq_id = u.id
+    SELECT d.dlq_id, d.tenant FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN dlq_items d ON d.dlq_id = u.id
+    WHERE sqlc.narg(tenants)::text[] IS NULL OR d.tenant = ANY (sqlc.narg(tenants)::text[])
     LIMIT sqlc.arg(max_items)::int
 ), b AS (
-    INSERT INTO dlq_batches (id, kind, status, filter, again, original, digest, total, rate, reason, created_by, expires_at, started_at)
+    INSERT INTO dlq_batches (id, kind, status, filter, again, original, digest, total, rate, reason, created_by, expires_at, started_at, tenants)
     SELECT sqlc.arg(id)::uuid, sqlc.arg(kind)::text, sqlc.arg(status)::text, NULLIF(sqlc.arg(filter)::text, '')::json, sqlc.arg(again)::boolean, sqlc.arg(original)::boolean,
         COALESCE(encode(sha256(convert_to(string_agg(c.dlq_id::text, E'\n' ORDER BY c.dlq_id), 'UTF8')), 'hex'), ''), count(*)::int,
         sqlc.arg(rate)::int, sqlc.arg(reason)::text, sqlc.arg(created_by)::text,
         CASE WHEN sqlc.arg(ttl_ms)::bigint > 0 THEN now() + sqlc.arg(ttl_ms)::bigint * interval '1 millisecond' END,
-        CASE WHEN sqlc.arg(status)::text = 'running' THEN now() END
+        CASE WHEN sqlc.arg(status)::text = 'running' THEN now() END, COALESCE(array_agg(DISTINCT c.tenant), '{}')
     FROM chosen c
     ON CONFLICT (id) DO NOTHING
     RETURNING *
@@ -86,6 +89,7 @@ UPDATE dlq_batches SET status = 'expired', finished_at = now() WHERE status IN (
 SELECT * FROM dlq_batches b
 WHERE (b.created_at, b.id) < (sqlc.arg(before_at)::timestamptz, sqlc.arg(before_id)::uuid)
     AND (sqlc.arg(kind)::text = '' OR b.kind = sqlc.arg(kind)) AND (sqlc.arg(status)::text = '' OR b.status = sqlc.arg(status))
+    AND (sqlc.narg(tenants)::text[] IS NULL OR cardinality(b.tenants) > 0 AND b.tenants <@ sqlc.narg(tenants)::text[])
 ORDER BY b.created_at DESC, b.id DESC LIMIT sqlc.arg(max_rows);
 
 -- name: ListBatchItems :many

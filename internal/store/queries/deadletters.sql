@@ -90,7 +90,7 @@ SELECT e.revision, e.payload, e.diff, e.principal, e.reason, e.created_at FROM d
 -- name: LockDead :many
 -- Locks dead letters in id order for a decision. No key: rows that refer to
 -- them may be written meanwhile.
-SELECT d.dlq_id, d.task_id, d.type, d.queue, d.status, d.revision, d.requeues, d.recorded_at, d.stream
+SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.queue, d.status, d.revision, d.requeues, d.recorded_at, d.stream
 FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN dlq_items d ON d.dlq_id = u.id
 ORDER BY d.dlq_id FOR NO KEY UPDATE OF d;
 

@@ -56,6 +56,9 @@ WHERE (e.xid, e.task_id, e.seq) > (sqlc.arg(after_xid)::text::xid8, sqlc.arg(aft
     AND (cardinality(@types::text[]) = 0 OR e.type = ANY(@types::text[]))
 ORDER BY e.xid, e.task_id, e.seq LIMIT @max_rows;
 
+-- name: TaskTenant :one
+SELECT t.tenant FROM tasks t WHERE t.id = @id;
+
 -- name: EventsOfTask :many
 -- ListEvents with filters; attempt 0 and no types admit all.
 SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number FROM event_log e

@@ -552,7 +552,10 @@ type GetApprovalResponse struct {
 	// Who has approved, oldest first.
 	Votes []*ApprovalVote `protobuf:"bytes,4,rep,name=votes,proto3" json:"votes,omitempty"`
 	// All requests about the task, newest first.
-	History       []*Approval `protobuf:"bytes,5,rep,name=history,proto3" json:"history,omitempty"`
+	History []*Approval `protobuf:"bytes,5,rep,name=history,proto3" json:"history,omitempty"`
+	// Its content is there, but this caller may not read it: that takes the role
+	// payloads.
+	ContentHidden bool `protobuf:"varint,6,opt,name=content_hidden,json=contentHidden,proto3" json:"content_hidden,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -620,6 +623,13 @@ func (x *GetApprovalResponse) GetHistory() []*Approval {
 		return x.History
 	}
 	return nil
+}
+
+func (x *GetApprovalResponse) GetContentHidden() bool {
+	if x != nil {
+		return x.ContentHidden
+	}
+	return false
 }
 
 type ApproveRequest struct {
@@ -1962,13 +1972,14 @@ const file_penstock_v1_approvals_proto_rawDesc = "" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"5\n" +
 	"\x12GetApprovalRequest\x12\x1f\n" +
 	"\vapproval_id\x18\x01 \x01(\tR\n" +
-	"approvalId\"\xf6\x01\n" +
+	"approvalId\"\xa1\x02\n" +
 	"\x13GetApprovalResponse\x121\n" +
-	"\bapproval\x18\x01 \x01(\v2\x15.penstock.v1.ApprovalR\bapproval\x12\x1e\n" +
-	"\apayload\x18\x02 \x01(\fB\x04\xe8\xe0\x18\x01R\apayload\x12*\n" +
+	"\bapproval\x18\x01 \x01(\v2\x15.penstock.v1.ApprovalR\bapproval\x12\"\n" +
+	"\apayload\x18\x02 \x01(\fB\b\xe8\xe0\x18\x01\x80\xe1\x18\x01R\apayload\x12*\n" +
 	"\x04rule\x18\x03 \x01(\v2\x16.penstock.v1.GuardRuleR\x04rule\x12/\n" +
 	"\x05votes\x18\x04 \x03(\v2\x19.penstock.v1.ApprovalVoteR\x05votes\x12/\n" +
-	"\ahistory\x18\x05 \x03(\v2\x15.penstock.v1.ApprovalR\ahistory\"I\n" +
+	"\ahistory\x18\x05 \x03(\v2\x15.penstock.v1.ApprovalR\ahistory\x12%\n" +
+	"\x0econtent_hidden\x18\x06 \x01(\bR\rcontentHidden\"I\n" +
 	"\x0eApproveRequest\x12\x1f\n" +
 	"\vapproval_id\x18\x01 \x01(\tR\n" +
 	"approvalId\x12\x16\n" +
@@ -2067,33 +2078,32 @@ const file_penstock_v1_approvals_proto_rawDesc = "" +
 	"\frequested_by\x18\f \x01(\tR\vrequestedBy\">\n" +
 	"\x10TestRuleResponse\x12\x14\n" +
 	"\x05stops\x18\x01 \x01(\bR\x05stops\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error2\xe2\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error2\x91\v\n" +
+	"\x0fApprovalService\x12\x81\x01\n" +
+	"\rListApprovals\x12!.penstock.v1.ListApprovalsRequest\x1a\".penstock.v1.ListApprovalsResponse\")\xf2\xe0\x18\x05\n" +
+	"\x03\x05\x03\x04\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x13\x12\x11/api/v1/approvals\x90\x02\x01\x12\x89\x01\n" +
+	"\vGetApproval\x12\x1f.penstock.v1.GetApprovalRequest\x1a .penstock.v1.GetApprovalResponse\"7\xf2\xe0\x18\x05\n" +
+	"\x03\x05\x03\x04\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02!\x12\x1f/api/v1/approvals/{approval_id}\x90\x02\x01\x12\x84\x01\n" +
+	"\aApprove\x12\x1b.penstock.v1.ApproveRequest\x1a\x1c.penstock.v1.ApproveResponse\">\xf2\xe0\x18\x04\n" +
+	"\x02\x04\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02,:\x01*\"'/api/v1/approvals/{approval_id}/approve\x12\x80\x01\n" +
+	"\x06Reject\x12\x1a.penstock.v1.RejectRequest\x1a\x1b.penstock.v1.RejectResponse\"=\xf2\xe0\x18\x04\n" +
+	"\x02\x04\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02+:\x01*\"&/api/v1/approvals/{approval_id}/reject\x12\x82\x01\n" +
+	"\vApproveMany\x12\x1f.penstock.v1.ApproveManyRequest\x1a .penstock.v1.ApproveManyResponse\"0\xf2\xe0\x18\x04\n" +
+	"\x02\x04\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/api/v1/approvals/approve\x12~\n" +
 	"\n" +
-	"\x0fApprovalService\x12}\n" +
-	"\rListApprovals\x12!.penstock.v1.ListApprovalsRequest\x1a\".penstock.v1.ListApprovalsResponse\"%\xf2\xe0\x18\x05\n" +
-	"\x03\x05\x03\x04\x82\xd3\xe4\x93\x02\x13\x12\x11/api/v1/approvals\x90\x02\x01\x12\x85\x01\n" +
-	"\vGetApproval\x12\x1f.penstock.v1.GetApprovalRequest\x1a .penstock.v1.GetApprovalResponse\"3\xf2\xe0\x18\x05\n" +
-	"\x03\x05\x03\x04\x82\xd3\xe4\x93\x02!\x12\x1f/api/v1/approvals/{approval_id}\x90\x02\x01\x12\x80\x01\n" +
-	"\aApprove\x12\x1b.penstock.v1.ApproveRequest\x1a\x1c.penstock.v1.ApproveResponse\":\xf2\xe0\x18\x04\n" +
-	"\x02\x04\x03\x82\xd3\xe4\x93\x02,:\x01*\"'/api/v1/approvals/{approval_id}/approve\x12|\n" +
-	"\x06Reject\x12\x1a.penstock.v1.RejectRequest\x1a\x1b.penstock.v1.RejectResponse\"9\xf2\xe0\x18\x04\n" +
-	"\x02\x04\x03\x82\xd3\xe4\x93\x02+:\x01*\"&/api/v1/approvals/{approval_id}/reject\x12~\n" +
-	"\vApproveMany\x12\x1f.penstock.v1.ApproveManyRequest\x1a .penstock.v1.ApproveManyResponse\",\xf2\xe0\x18\x04\n" +
-	"\x02\x04\x03\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/api/v1/approvals/approve\x12z\n" +
+	"RejectMany\x12\x1e.penstock.v1.RejectManyRequest\x1a\x1f.penstock.v1.RejectManyResponse\"/\xf2\xe0\x18\x04\n" +
+	"\x02\x04\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x1d:\x01*\"\x18/api/v1/approvals/reject\x12w\n" +
+	"\tListRules\x12\x1d.penstock.v1.ListRulesRequest\x1a\x1e.penstock.v1.ListRulesResponse\"+\xf2\xe0\x18\x05\n" +
+	"\x03\x05\x03\x04\xf8\xe0\x18\x02\x82\xd3\xe4\x93\x02\x15\x12\x13/api/v1/guard/rules\x90\x02\x01\x12x\n" +
+	"\aGetRule\x12\x1b.penstock.v1.GetRuleRequest\x1a\x1c.penstock.v1.GetRuleResponse\"2\xf2\xe0\x18\x05\n" +
+	"\x03\x05\x03\x04\xf8\xe0\x18\x02\x82\xd3\xe4\x93\x02\x1c\x12\x1a/api/v1/guard/rules/{name}\x90\x02\x01\x12y\n" +
+	"\bSaveRule\x12\x1c.penstock.v1.SaveRuleRequest\x1a\x1d.penstock.v1.SaveRuleResponse\"0\xf2\xe0\x18\x03\n" +
+	"\x01\x06\xf8\xe0\x18\x02\x82\xd3\xe4\x93\x02\x1f:\x01*\x1a\x1a/api/v1/guard/rules/{name}\x12|\n" +
 	"\n" +
-	"RejectMany\x12\x1e.penstock.v1.RejectManyRequest\x1a\x1f.penstock.v1.RejectManyResponse\"+\xf2\xe0\x18\x04\n" +
-	"\x02\x04\x03\x82\xd3\xe4\x93\x02\x1d:\x01*\"\x18/api/v1/approvals/reject\x12s\n" +
-	"\tListRules\x12\x1d.penstock.v1.ListRulesRequest\x1a\x1e.penstock.v1.ListRulesResponse\"'\xf2\xe0\x18\x05\n" +
-	"\x03\x05\x03\x04\x82\xd3\xe4\x93\x02\x15\x12\x13/api/v1/guard/rules\x90\x02\x01\x12t\n" +
-	"\aGetRule\x12\x1b.penstock.v1.GetRuleRequest\x1a\x1c.penstock.v1.GetRuleResponse\".\xf2\xe0\x18\x05\n" +
-	"\x03\x05\x03\x04\x82\xd3\xe4\x93\x02\x1c\x12\x1a/api/v1/guard/rules/{name}\x90\x02\x01\x12u\n" +
-	"\bSaveRule\x12\x1c.penstock.v1.SaveRuleRequest\x1a\x1d.penstock.v1.SaveRuleResponse\",\xf2\xe0\x18\x03\n" +
-	"\x01\x06\x82\xd3\xe4\x93\x02\x1f:\x01*\x1a\x1a/api/v1/guard/rules/{name}\x12x\n" +
-	"\n" +
-	"DeleteRule\x12\x1e.penstock.v1.DeleteRuleRequest\x1a\x1f.penstock.v1.DeleteRuleResponse\")\xf2\xe0\x18\x03\n" +
-	"\x01\x06\x82\xd3\xe4\x93\x02\x1c*\x1a/api/v1/guard/rules/{name}\x12o\n" +
-	"\bTestRule\x12\x1c.penstock.v1.TestRuleRequest\x1a\x1d.penstock.v1.TestRuleResponse\"&\xf2\xe0\x18\x05\n" +
-	"\x03\x05\x03\x04\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/api/v1/guard/testBBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
+	"DeleteRule\x12\x1e.penstock.v1.DeleteRuleRequest\x1a\x1f.penstock.v1.DeleteRuleResponse\"-\xf2\xe0\x18\x03\n" +
+	"\x01\x06\xf8\xe0\x18\x02\x82\xd3\xe4\x93\x02\x1c*\x1a/api/v1/guard/rules/{name}\x12s\n" +
+	"\bTestRule\x12\x1c.penstock.v1.TestRuleRequest\x1a\x1d.penstock.v1.TestRuleResponse\"*\xf2\xe0\x18\x05\n" +
+	"\x03\x05\x03\x04\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/api/v1/guard/testBBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
 
 var (
 	file_penstock_v1_approvals_proto_rawDescOnce sync.Once

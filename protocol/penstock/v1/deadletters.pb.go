@@ -72,7 +72,12 @@ type DeadLetter struct {
 	// Only in GetDeadLetter: the tasks that came out of it, oldest first.
 	Requeues []*Requeue `protobuf:"bytes,26,rep,name=requeues,proto3" json:"requeues,omitempty"`
 	// Only in GetDeadLetter: its edits, oldest first.
-	Edits         []*Edit `protobuf:"bytes,27,rep,name=edits,proto3" json:"edits,omitempty"`
+	Edits []*Edit `protobuf:"bytes,27,rep,name=edits,proto3" json:"edits,omitempty"`
+	// Its content is there, but this caller may not read it: that takes the role
+	// payloads.
+	ContentHidden bool `protobuf:"varint,28,opt,name=content_hidden,json=contentHidden,proto3" json:"content_hidden,omitempty"`
+	// When its content was erased on request.
+	ErasedAt      *timestamppb.Timestamp `protobuf:"bytes,29,opt,name=erased_at,json=erasedAt,proto3" json:"erased_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -296,6 +301,20 @@ func (x *DeadLetter) GetEdits() []*Edit {
 	return nil
 }
 
+func (x *DeadLetter) GetContentHidden() bool {
+	if x != nil {
+		return x.ContentHidden
+	}
+	return false
+}
+
+func (x *DeadLetter) GetErasedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ErasedAt
+	}
+	return nil
+}
+
 // AttemptError is how one attempt failed.
 type AttemptError struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -475,10 +494,13 @@ type Edit struct {
 	Payload  []byte                 `protobuf:"bytes,2,opt,name=payload,proto3" json:"payload,omitempty"`
 	// The difference to the payload as it failed, a JSON array of
 	// {"op", "path", "from", "to"}.
-	Diff          []byte                 `protobuf:"bytes,3,opt,name=diff,proto3" json:"diff,omitempty"`
-	Principal     string                 `protobuf:"bytes,4,opt,name=principal,proto3" json:"principal,omitempty"`
-	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
-	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	Diff      []byte                 `protobuf:"bytes,3,opt,name=diff,proto3" json:"diff,omitempty"`
+	Principal string                 `protobuf:"bytes,4,opt,name=principal,proto3" json:"principal,omitempty"`
+	Reason    string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	// Its content is there, but this caller may not read it: that takes the role
+	// payloads.
+	ContentHidden bool `protobuf:"varint,7,opt,name=content_hidden,json=contentHidden,proto3" json:"content_hidden,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -553,6 +575,13 @@ func (x *Edit) GetCreatedAt() *timestamppb.Timestamp {
 		return x.CreatedAt
 	}
 	return nil
+}
+
+func (x *Edit) GetContentHidden() bool {
+	if x != nil {
+		return x.ContentHidden
+	}
+	return false
 }
 
 // DeadLetterFilter selects dead letters; fields that are empty select all.
@@ -1433,7 +1462,10 @@ type EditDeadLetterResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	DeadLetter *DeadLetter            `protobuf:"bytes,1,opt,name=dead_letter,json=deadLetter,proto3" json:"dead_letter,omitempty"`
 	// The difference to the payload as it failed.
-	Diff          []byte `protobuf:"bytes,2,opt,name=diff,proto3" json:"diff,omitempty"`
+	Diff []byte `protobuf:"bytes,2,opt,name=diff,proto3" json:"diff,omitempty"`
+	// Its content is there, but this caller may not read it: that takes the role
+	// payloads.
+	ContentHidden bool `protobuf:"varint,3,opt,name=content_hidden,json=contentHidden,proto3" json:"content_hidden,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1480,6 +1512,13 @@ func (x *EditDeadLetterResponse) GetDiff() []byte {
 		return x.Diff
 	}
 	return nil
+}
+
+func (x *EditDeadLetterResponse) GetContentHidden() bool {
+	if x != nil {
+		return x.ContentHidden
+	}
+	return false
 }
 
 type CreateDeadLetterBatchRequest struct {
@@ -2758,15 +2797,15 @@ var File_penstock_v1_deadletters_proto protoreflect.FileDescriptor
 
 const file_penstock_v1_deadletters_proto_rawDesc = "" +
 	"\n" +
-	"\x1dpenstock/v1/deadletters.proto\x12\vpenstock.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1egoogle/protobuf/wrappers.proto\x1a\x19penstock/v1/options.proto\x1a\x17penstock/v1/tasks.proto\"\xdd\a\n" +
+	"\x1dpenstock/v1/deadletters.proto\x12\vpenstock.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1egoogle/protobuf/wrappers.proto\x1a\x19penstock/v1/options.proto\x1a\x17penstock/v1/tasks.proto\"\xc9\b\n" +
 	"\n" +
 	"DeadLetter\x12\x15\n" +
 	"\x06dlq_id\x18\x01 \x01(\tR\x05dlqId\x12\x17\n" +
 	"\atask_id\x18\x02 \x01(\tR\x06taskId\x12\x16\n" +
 	"\x06tenant\x18\x03 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05queue\x18\x04 \x01(\tR\x05queue\x12\x12\n" +
-	"\x04type\x18\x05 \x01(\tR\x04type\x12\x1e\n" +
-	"\apayload\x18\x06 \x01(\fB\x04\xe8\xe0\x18\x01R\apayload\x12\x1d\n" +
+	"\x04type\x18\x05 \x01(\tR\x04type\x12\"\n" +
+	"\apayload\x18\x06 \x01(\fB\b\xe8\xe0\x18\x01\x80\xe1\x18\x01R\apayload\x12\x1d\n" +
 	"\n" +
 	"error_code\x18\a \x01(\tR\terrorCode\x12\x14\n" +
 	"\x05error\x18\b \x01(\tR\x05error\x12\x1f\n" +
@@ -2776,15 +2815,15 @@ const file_penstock_v1_deadletters_proto_rawDesc = "" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\bfailedAt\x12\x16\n" +
 	"\x06stream\x18\v \x01(\tR\x06stream\x12\x1d\n" +
 	"\n" +
-	"message_id\x18\f \x01(\tR\tmessageId\x12\x16\n" +
-	"\x03raw\x18\r \x01(\fB\x04\xe8\xe0\x18\x01R\x03raw\x12;\n" +
+	"message_id\x18\f \x01(\tR\tmessageId\x12\x1a\n" +
+	"\x03raw\x18\r \x01(\fB\b\xe8\xe0\x18\x01\x80\xe1\x18\x01R\x03raw\x12;\n" +
 	"\vrecorded_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"recordedAt\x12\x16\n" +
 	"\x06status\x18\x0f \x01(\tR\x06status\x12 \n" +
 	"\vfingerprint\x18\x10 \x01(\tR\vfingerprint\x12#\n" +
 	"\rrequeue_count\x18\x11 \x01(\x05R\frequeueCount\x12\x1a\n" +
-	"\brevision\x18\x12 \x01(\x05R\brevision\x12+\n" +
-	"\x0eedited_payload\x18\x13 \x01(\fB\x04\xe8\xe0\x18\x01R\reditedPayload\x129\n" +
+	"\brevision\x18\x12 \x01(\x05R\brevision\x12/\n" +
+	"\x0eedited_payload\x18\x13 \x01(\fB\b\xe8\xe0\x18\x01\x80\xe1\x18\x01R\reditedPayload\x129\n" +
 	"\n" +
 	"settled_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\tsettledAt\x12%\n" +
 	"\x0ediscard_reason\x18\x15 \x01(\tR\rdiscardReason\x12.\n" +
@@ -2793,7 +2832,9 @@ const file_penstock_v1_deadletters_proto_rawDesc = "" +
 	"\x10discard_batch_id\x18\x18 \x01(\tR\x0ediscardBatchId\x121\n" +
 	"\x06errors\x18\x19 \x03(\v2\x19.penstock.v1.AttemptErrorR\x06errors\x120\n" +
 	"\brequeues\x18\x1a \x03(\v2\x14.penstock.v1.RequeueR\brequeues\x12'\n" +
-	"\x05edits\x18\x1b \x03(\v2\x11.penstock.v1.EditR\x05edits\"\xed\x01\n" +
+	"\x05edits\x18\x1b \x03(\v2\x11.penstock.v1.EditR\x05edits\x12%\n" +
+	"\x0econtent_hidden\x18\x1c \x01(\bR\rcontentHidden\x127\n" +
+	"\terased_at\x18\x1d \x01(\v2\x1a.google.protobuf.TimestampR\berasedAt\"\xed\x01\n" +
 	"\fAttemptError\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\x05R\aattempt\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1d\n" +
@@ -2809,15 +2850,16 @@ const file_penstock_v1_deadletters_proto_rawDesc = "" +
 	"\tprincipal\x18\x04 \x01(\tR\tprincipal\x12\x19\n" +
 	"\bbatch_id\x18\x05 \x01(\tR\abatchId\x129\n" +
 	"\n" +
-	"created_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"\xcd\x01\n" +
+	"created_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"\xfc\x01\n" +
 	"\x04Edit\x12\x1a\n" +
-	"\brevision\x18\x01 \x01(\x05R\brevision\x12\x1e\n" +
-	"\apayload\x18\x02 \x01(\fB\x04\xe8\xe0\x18\x01R\apayload\x12\x18\n" +
-	"\x04diff\x18\x03 \x01(\fB\x04\xe8\xe0\x18\x01R\x04diff\x12\x1c\n" +
+	"\brevision\x18\x01 \x01(\x05R\brevision\x12\"\n" +
+	"\apayload\x18\x02 \x01(\fB\b\xe8\xe0\x18\x01\x80\xe1\x18\x01R\apayload\x12\x1c\n" +
+	"\x04diff\x18\x03 \x01(\fB\b\xe8\xe0\x18\x01\x80\xe1\x18\x01R\x04diff\x12\x1c\n" +
 	"\tprincipal\x18\x04 \x01(\tR\tprincipal\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x129\n" +
 	"\n" +
-	"created_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"\xad\x02\n" +
+	"created_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12%\n" +
+	"\x0econtent_hidden\x18\a \x01(\bR\rcontentHidden\"\xad\x02\n" +
 	"\x10DeadLetterFilter\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x1d\n" +
@@ -2888,11 +2930,12 @@ const file_penstock_v1_deadletters_proto_rawDesc = "" +
 	"\x06dlq_id\x18\x01 \x01(\tR\x05dlqId\x12\x1e\n" +
 	"\apayload\x18\x02 \x01(\fB\x04\xe8\xe0\x18\x01R\apayload\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x05R\brevision\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"l\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x97\x01\n" +
 	"\x16EditDeadLetterResponse\x128\n" +
 	"\vdead_letter\x18\x01 \x01(\v2\x17.penstock.v1.DeadLetterR\n" +
-	"deadLetter\x12\x18\n" +
-	"\x04diff\x18\x02 \x01(\fB\x04\xe8\xe0\x18\x01R\x04diff\"\x80\x02\n" +
+	"deadLetter\x12\x1c\n" +
+	"\x04diff\x18\x02 \x01(\fB\b\xe8\xe0\x18\x01\x80\xe1\x18\x01R\x04diff\x12%\n" +
+	"\x0econtent_hidden\x18\x03 \x01(\bR\rcontentHidden\"\x80\x02\n" +
 	"\x1cCreateDeadLetterBatchRequest\x12\x19\n" +
 	"\bbatch_id\x18\x01 \x01(\tR\abatchId\x12\x17\n" +
 	"\adlq_ids\x18\x02 \x03(\tR\x06dlqIds\x125\n" +
@@ -2990,34 +3033,34 @@ const file_penstock_v1_deadletters_proto_rawDesc = "" +
 	"\x06action\x18\x02 \x01(\tR\x06action\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\"T\n" +
 	"\x1eControlDeadLetterBatchResponse\x122\n" +
-	"\x05batch\x18\x01 \x01(\v2\x1c.penstock.v1.DeadLetterBatchR\x05batch2\x87\x10\n" +
-	"\x11DeadLetterService\x12\x86\x01\n" +
-	"\x0fListDeadLetters\x12#.penstock.v1.ListDeadLettersRequest\x1a$.penstock.v1.ListDeadLettersResponse\"(\xf2\xe0\x18\x05\n" +
-	"\x03\x05\x03\x04\x82\xd3\xe4\x93\x02\x16\x12\x14/api/v1/dead-letters\x90\x02\x01\x12\x8f\x01\n" +
-	"\x10GroupDeadLetters\x12$.penstock.v1.GroupDeadLettersRequest\x1a%.penstock.v1.GroupDeadLettersResponse\".\xf2\xe0\x18\x05\n" +
-	"\x03\x05\x03\x04\x82\xd3\xe4\x93\x02\x1c\x12\x1a/api/v1/dead-letter-groups\x90\x02\x01\x12\x89\x01\n" +
-	"\rGetDeadLetter\x12!.penstock.v1.GetDeadLetterRequest\x1a\".penstock.v1.GetDeadLetterResponse\"1\xf2\xe0\x18\x05\n" +
-	"\x03\x05\x03\x04\x82\xd3\xe4\x93\x02\x1f\x12\x1d/api/v1/dead-letters/{dlq_id}\x90\x02\x01\x12\x95\x01\n" +
-	"\x12RequeueDeadLetters\x12&.penstock.v1.RequeueDeadLettersRequest\x1a'.penstock.v1.RequeueDeadLettersResponse\".\xf2\xe0\x18\x03\n" +
-	"\x01\x03\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/api/v1/dead-letters/requeue\x12\x8f\x01\n" +
-	"\x0eEditDeadLetter\x12\".penstock.v1.EditDeadLetterRequest\x1a#.penstock.v1.EditDeadLetterResponse\"4\xf2\xe0\x18\x03\n" +
-	"\x01\x03\x82\xd3\xe4\x93\x02':\x01*\"\"/api/v1/dead-letters/{dlq_id}/edit\x12\x9d\x01\n" +
-	"\x15CreateDeadLetterBatch\x12).penstock.v1.CreateDeadLetterBatchRequest\x1a*.penstock.v1.CreateDeadLetterBatchResponse\"-\xf2\xe0\x18\x03\n" +
-	"\x01\x03\x82\xd3\xe4\x93\x02 :\x01*\"\x1b/api/v1/dead-letter-batches\x12\x90\x01\n" +
-	"\x0eProposeDiscard\x12\".penstock.v1.ProposeDiscardRequest\x1a#.penstock.v1.ProposeDiscardResponse\"5\xf2\xe0\x18\x03\n" +
-	"\x01\x03\x82\xd3\xe4\x93\x02(:\x01*\"#/api/v1/dead-letter-batches/discard\x12\x9b\x01\n" +
-	"\x0eConfirmDiscard\x12\".penstock.v1.ConfirmDiscardRequest\x1a#.penstock.v1.ConfirmDiscardResponse\"@\xf2\xe0\x18\x03\n" +
-	"\x01\x03\x82\xd3\xe4\x93\x023:\x01*\"./api/v1/dead-letter-batches/{batch_id}/confirm\x12\x97\x01\n" +
-	"\rRejectDiscard\x12!.penstock.v1.RejectDiscardRequest\x1a\".penstock.v1.RejectDiscardResponse\"?\xf2\xe0\x18\x03\n" +
-	"\x01\x03\x82\xd3\xe4\x93\x022:\x01*\"-/api/v1/dead-letter-batches/{batch_id}/reject\x12\xa1\x01\n" +
-	"\x12GetDeadLetterBatch\x12&.penstock.v1.GetDeadLetterBatchRequest\x1a'.penstock.v1.GetDeadLetterBatchResponse\":\xf2\xe0\x18\x05\n" +
-	"\x03\x05\x03\x04\x82\xd3\xe4\x93\x02(\x12&/api/v1/dead-letter-batches/{batch_id}\x90\x02\x01\x12\x9f\x01\n" +
-	"\x15ListDeadLetterBatches\x12).penstock.v1.ListDeadLetterBatchesRequest\x1a*.penstock.v1.ListDeadLetterBatchesResponse\"/\xf2\xe0\x18\x05\n" +
-	"\x03\x05\x03\x04\x82\xd3\xe4\x93\x02\x1d\x12\x1b/api/v1/dead-letter-batches\x90\x02\x01\x12\xb9\x01\n" +
-	"\x18ListDeadLetterBatchItems\x12,.penstock.v1.ListDeadLetterBatchItemsRequest\x1a-.penstock.v1.ListDeadLetterBatchItemsResponse\"@\xf2\xe0\x18\x05\n" +
-	"\x03\x05\x03\x04\x82\xd3\xe4\x93\x02.\x12,/api/v1/dead-letter-batches/{batch_id}/items\x90\x02\x01\x12\xb3\x01\n" +
-	"\x16ControlDeadLetterBatch\x12*.penstock.v1.ControlDeadLetterBatchRequest\x1a+.penstock.v1.ControlDeadLetterBatchResponse\"@\xf2\xe0\x18\x03\n" +
-	"\x01\x03\x82\xd3\xe4\x93\x023:\x01*\"./api/v1/dead-letter-batches/{batch_id}/controlBBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
+	"\x05batch\x18\x01 \x01(\v2\x1c.penstock.v1.DeadLetterBatchR\x05batch2\xbb\x10\n" +
+	"\x11DeadLetterService\x12\x8a\x01\n" +
+	"\x0fListDeadLetters\x12#.penstock.v1.ListDeadLettersRequest\x1a$.penstock.v1.ListDeadLettersResponse\",\xf2\xe0\x18\x05\n" +
+	"\x03\x05\x03\x04\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x16\x12\x14/api/v1/dead-letters\x90\x02\x01\x12\x93\x01\n" +
+	"\x10GroupDeadLetters\x12$.penstock.v1.GroupDeadLettersRequest\x1a%.penstock.v1.GroupDeadLettersResponse\"2\xf2\xe0\x18\x05\n" +
+	"\x03\x05\x03\x04\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x1c\x12\x1a/api/v1/dead-letter-groups\x90\x02\x01\x12\x8d\x01\n" +
+	"\rGetDeadLetter\x12!.penstock.v1.GetDeadLetterRequest\x1a\".penstock.v1.GetDeadLetterResponse\"5\xf2\xe0\x18\x05\n" +
+	"\x03\x05\x03\x04\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x1f\x12\x1d/api/v1/dead-letters/{dlq_id}\x90\x02\x01\x12\x99\x01\n" +
+	"\x12RequeueDeadLetters\x12&.penstock.v1.RequeueDeadLettersRequest\x1a'.penstock.v1.RequeueDeadLettersResponse\"2\xf2\xe0\x18\x03\n" +
+	"\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02!:\x01*\"\x1c/api/v1/dead-letters/requeue\x12\x93\x01\n" +
+	"\x0eEditDeadLetter\x12\".penstock.v1.EditDeadLetterRequest\x1a#.penstock.v1.EditDeadLetterResponse\"8\xf2\xe0\x18\x03\n" +
+	"\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02':\x01*\"\"/api/v1/dead-letters/{dlq_id}/edit\x12\xa1\x01\n" +
+	"\x15CreateDeadLetterBatch\x12).penstock.v1.CreateDeadLetterBatchRequest\x1a*.penstock.v1.CreateDeadLetterBatchResponse\"1\xf2\xe0\x18\x03\n" +
+	"\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02 :\x01*\"\x1b/api/v1/dead-letter-batches\x12\x94\x01\n" +
+	"\x0eProposeDiscard\x12\".penstock.v1.ProposeDiscardRequest\x1a#.penstock.v1.ProposeDiscardResponse\"9\xf2\xe0\x18\x03\n" +
+	"\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02(:\x01*\"#/api/v1/dead-letter-batches/discard\x12\x9f\x01\n" +
+	"\x0eConfirmDiscard\x12\".penstock.v1.ConfirmDiscardRequest\x1a#.penstock.v1.ConfirmDiscardResponse\"D\xf2\xe0\x18\x03\n" +
+	"\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x023:\x01*\"./api/v1/dead-letter-batches/{batch_id}/confirm\x12\x9b\x01\n" +
+	"\rRejectDiscard\x12!.penstock.v1.RejectDiscardRequest\x1a\".penstock.v1.RejectDiscardResponse\"C\xf2\xe0\x18\x03\n" +
+	"\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x022:\x01*\"-/api/v1/dead-letter-batches/{batch_id}/reject\x12\xa5\x01\n" +
+	"\x12GetDeadLetterBatch\x12&.penstock.v1.GetDeadLetterBatchRequest\x1a'.penstock.v1.GetDeadLetterBatchResponse\">\xf2\xe0\x18\x05\n" +
+	"\x03\x05\x03\x04\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02(\x12&/api/v1/dead-letter-batches/{batch_id}\x90\x02\x01\x12\xa3\x01\n" +
+	"\x15ListDeadLetterBatches\x12).penstock.v1.ListDeadLetterBatchesRequest\x1a*.penstock.v1.ListDeadLetterBatchesResponse\"3\xf2\xe0\x18\x05\n" +
+	"\x03\x05\x03\x04\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x1d\x12\x1b/api/v1/dead-letter-batches\x90\x02\x01\x12\xbd\x01\n" +
+	"\x18ListDeadLetterBatchItems\x12,.penstock.v1.ListDeadLetterBatchItemsRequest\x1a-.penstock.v1.ListDeadLetterBatchItemsResponse\"D\xf2\xe0\x18\x05\n" +
+	"\x03\x05\x03\x04\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02.\x12,/api/v1/dead-letter-batches/{batch_id}/items\x90\x02\x01\x12\xb7\x01\n" +
+	"\x16ControlDeadLetterBatch\x12*.penstock.v1.ControlDeadLetterBatchRequest\x1a+.penstock.v1.ControlDeadLetterBatchResponse\"D\xf2\xe0\x18\x03\n" +
+	"\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x023:\x01*\"./api/v1/dead-letter-batches/{batch_id}/controlBBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
 
 var (
 	file_penstock_v1_deadletters_proto_rawDescOnce sync.Once
@@ -3080,74 +3123,75 @@ var file_penstock_v1_deadletters_proto_depIdxs = []int32{
 	1,  // 3: penstock.v1.DeadLetter.errors:type_name -> penstock.v1.AttemptError
 	2,  // 4: penstock.v1.DeadLetter.requeues:type_name -> penstock.v1.Requeue
 	3,  // 5: penstock.v1.DeadLetter.edits:type_name -> penstock.v1.Edit
-	36, // 6: penstock.v1.AttemptError.at:type_name -> google.protobuf.Timestamp
-	37, // 7: penstock.v1.AttemptError.backoff_delay_ms:type_name -> google.protobuf.Int64Value
-	36, // 8: penstock.v1.Requeue.created_at:type_name -> google.protobuf.Timestamp
-	36, // 9: penstock.v1.Edit.created_at:type_name -> google.protobuf.Timestamp
-	36, // 10: penstock.v1.DeadLetterFilter.failed_after:type_name -> google.protobuf.Timestamp
-	36, // 11: penstock.v1.DeadLetterFilter.failed_before:type_name -> google.protobuf.Timestamp
-	36, // 12: penstock.v1.ListDeadLettersRequest.failed_after:type_name -> google.protobuf.Timestamp
-	36, // 13: penstock.v1.ListDeadLettersRequest.failed_before:type_name -> google.protobuf.Timestamp
-	0,  // 14: penstock.v1.ListDeadLettersResponse.dead_letters:type_name -> penstock.v1.DeadLetter
-	36, // 15: penstock.v1.GroupDeadLettersRequest.failed_after:type_name -> google.protobuf.Timestamp
-	36, // 16: penstock.v1.GroupDeadLettersRequest.failed_before:type_name -> google.protobuf.Timestamp
-	9,  // 17: penstock.v1.GroupDeadLettersResponse.groups:type_name -> penstock.v1.DeadLetterGroup
-	36, // 18: penstock.v1.DeadLetterGroup.first_failed_at:type_name -> google.protobuf.Timestamp
-	36, // 19: penstock.v1.DeadLetterGroup.last_failed_at:type_name -> google.protobuf.Timestamp
-	0,  // 20: penstock.v1.DeadLetterGroup.sample:type_name -> penstock.v1.DeadLetter
-	0,  // 21: penstock.v1.GetDeadLetterResponse.dead_letter:type_name -> penstock.v1.DeadLetter
-	14, // 22: penstock.v1.RequeueDeadLettersResponse.results:type_name -> penstock.v1.RequeueResult
-	38, // 23: penstock.v1.RequeueResult.error:type_name -> penstock.v1.ErrorInfo
-	0,  // 24: penstock.v1.EditDeadLetterResponse.dead_letter:type_name -> penstock.v1.DeadLetter
-	4,  // 25: penstock.v1.CreateDeadLetterBatchRequest.filter:type_name -> penstock.v1.DeadLetterFilter
-	25, // 26: penstock.v1.CreateDeadLetterBatchResponse.batch:type_name -> penstock.v1.DeadLetterBatch
-	4,  // 27: penstock.v1.ProposeDiscardRequest.filter:type_name -> penstock.v1.DeadLetterFilter
-	25, // 28: penstock.v1.ProposeDiscardResponse.batch:type_name -> penstock.v1.DeadLetterBatch
-	25, // 29: penstock.v1.ConfirmDiscardResponse.batch:type_name -> penstock.v1.DeadLetterBatch
-	25, // 30: penstock.v1.RejectDiscardResponse.batch:type_name -> penstock.v1.DeadLetterBatch
-	4,  // 31: penstock.v1.DeadLetterBatch.filter:type_name -> penstock.v1.DeadLetterFilter
-	36, // 32: penstock.v1.DeadLetterBatch.created_at:type_name -> google.protobuf.Timestamp
-	36, // 33: penstock.v1.DeadLetterBatch.expires_at:type_name -> google.protobuf.Timestamp
-	36, // 34: penstock.v1.DeadLetterBatch.started_at:type_name -> google.protobuf.Timestamp
-	36, // 35: penstock.v1.DeadLetterBatch.finished_at:type_name -> google.protobuf.Timestamp
-	26, // 36: penstock.v1.DeadLetterBatch.details:type_name -> penstock.v1.DeadLetterBatchDetails
-	9,  // 37: penstock.v1.DeadLetterBatchDetails.by_type:type_name -> penstock.v1.DeadLetterGroup
-	9,  // 38: penstock.v1.DeadLetterBatchDetails.by_fingerprint:type_name -> penstock.v1.DeadLetterGroup
-	25, // 39: penstock.v1.GetDeadLetterBatchResponse.batch:type_name -> penstock.v1.DeadLetterBatch
-	25, // 40: penstock.v1.ListDeadLetterBatchesResponse.batches:type_name -> penstock.v1.DeadLetterBatch
-	33, // 41: penstock.v1.ListDeadLetterBatchItemsResponse.items:type_name -> penstock.v1.DeadLetterBatchItem
-	25, // 42: penstock.v1.ControlDeadLetterBatchResponse.batch:type_name -> penstock.v1.DeadLetterBatch
-	5,  // 43: penstock.v1.DeadLetterService.ListDeadLetters:input_type -> penstock.v1.ListDeadLettersRequest
-	7,  // 44: penstock.v1.DeadLetterService.GroupDeadLetters:input_type -> penstock.v1.GroupDeadLettersRequest
-	10, // 45: penstock.v1.DeadLetterService.GetDeadLetter:input_type -> penstock.v1.GetDeadLetterRequest
-	12, // 46: penstock.v1.DeadLetterService.RequeueDeadLetters:input_type -> penstock.v1.RequeueDeadLettersRequest
-	15, // 47: penstock.v1.DeadLetterService.EditDeadLetter:input_type -> penstock.v1.EditDeadLetterRequest
-	17, // 48: penstock.v1.DeadLetterService.CreateDeadLetterBatch:input_type -> penstock.v1.CreateDeadLetterBatchRequest
-	19, // 49: penstock.v1.DeadLetterService.ProposeDiscard:input_type -> penstock.v1.ProposeDiscardRequest
-	21, // 50: penstock.v1.DeadLetterService.ConfirmDiscard:input_type -> penstock.v1.ConfirmDiscardRequest
-	23, // 51: penstock.v1.DeadLetterService.RejectDiscard:input_type -> penstock.v1.RejectDiscardRequest
-	27, // 52: penstock.v1.DeadLetterService.GetDeadLetterBatch:input_type -> penstock.v1.GetDeadLetterBatchRequest
-	29, // 53: penstock.v1.DeadLetterService.ListDeadLetterBatches:input_type -> penstock.v1.ListDeadLetterBatchesRequest
-	31, // 54: penstock.v1.DeadLetterService.ListDeadLetterBatchItems:input_type -> penstock.v1.ListDeadLetterBatchItemsRequest
-	34, // 55: penstock.v1.DeadLetterService.ControlDeadLetterBatch:input_type -> penstock.v1.ControlDeadLetterBatchRequest
-	6,  // 56: penstock.v1.DeadLetterService.ListDeadLetters:output_type -> penstock.v1.ListDeadLettersResponse
-	8,  // 57: penstock.v1.DeadLetterService.GroupDeadLetters:output_type -> penstock.v1.GroupDeadLettersResponse
-	11, // 58: penstock.v1.DeadLetterService.GetDeadLetter:output_type -> penstock.v1.GetDeadLetterResponse
-	13, // 59: penstock.v1.DeadLetterService.RequeueDeadLetters:output_type -> penstock.v1.RequeueDeadLettersResponse
-	16, // 60: penstock.v1.DeadLetterService.EditDeadLetter:output_type -> penstock.v1.EditDeadLetterResponse
-	18, // 61: penstock.v1.DeadLetterService.CreateDeadLetterBatch:output_type -> penstock.v1.CreateDeadLetterBatchResponse
-	20, // 62: penstock.v1.DeadLetterService.ProposeDiscard:output_type -> penstock.v1.ProposeDiscardResponse
-	22, // 63: penstock.v1.DeadLetterService.ConfirmDiscard:output_type -> penstock.v1.ConfirmDiscardResponse
-	24, // 64: penstock.v1.DeadLetterService.RejectDiscard:output_type -> penstock.v1.RejectDiscardResponse
-	28, // 65: penstock.v1.DeadLetterService.GetDeadLetterBatch:output_type -> penstock.v1.GetDeadLetterBatchResponse
-	30, // 66: penstock.v1.DeadLetterService.ListDeadLetterBatches:output_type -> penstock.v1.ListDeadLetterBatchesResponse
-	32, // 67: penstock.v1.DeadLetterService.ListDeadLetterBatchItems:output_type -> penstock.v1.ListDeadLetterBatchItemsResponse
-	35, // 68: penstock.v1.DeadLetterService.ControlDeadLetterBatch:output_type -> penstock.v1.ControlDeadLetterBatchResponse
-	56, // [56:69] is the sub-list for method output_type
-	43, // [43:56] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	36, // 6: penstock.v1.DeadLetter.erased_at:type_name -> google.protobuf.Timestamp
+	36, // 7: penstock.v1.AttemptError.at:type_name -> google.protobuf.Timestamp
+	37, // 8: penstock.v1.AttemptError.backoff_delay_ms:type_name -> google.protobuf.Int64Value
+	36, // 9: penstock.v1.Requeue.created_at:type_name -> google.protobuf.Timestamp
+	36, // 10: penstock.v1.Edit.created_at:type_name -> google.protobuf.Timestamp
+	36, // 11: penstock.v1.DeadLetterFilter.failed_after:type_name -> google.protobuf.Timestamp
+	36, // 12: penstock.v1.DeadLetterFilter.failed_before:type_name -> google.protobuf.Timestamp
+	36, // 13: penstock.v1.ListDeadLettersRequest.failed_after:type_name -> google.protobuf.Timestamp
+	36, // 14: penstock.v1.ListDeadLettersRequest.failed_before:type_name -> google.protobuf.Timestamp
+	0,  // 15: penstock.v1.ListDeadLettersResponse.dead_letters:type_name -> penstock.v1.DeadLetter
+	36, // 16: penstock.v1.GroupDeadLettersRequest.failed_after:type_name -> google.protobuf.Timestamp
+	36, // 17: penstock.v1.GroupDeadLettersRequest.failed_before:type_name -> google.protobuf.Timestamp
+	9,  // 18: penstock.v1.GroupDeadLettersResponse.groups:type_name -> penstock.v1.DeadLetterGroup
+	36, // 19: penstock.v1.DeadLetterGroup.first_failed_at:type_name -> google.protobuf.Timestamp
+	36, // 20: penstock.v1.DeadLetterGroup.last_failed_at:type_name -> google.protobuf.Timestamp
+	0,  // 21: penstock.v1.DeadLetterGroup.sample:type_name -> penstock.v1.DeadLetter
+	0,  // 22: penstock.v1.GetDeadLetterResponse.dead_letter:type_name -> penstock.v1.DeadLetter
+	14, // 23: penstock.v1.RequeueDeadLettersResponse.results:type_name -> penstock.v1.RequeueResult
+	38, // 24: penstock.v1.RequeueResult.error:type_name -> penstock.v1.ErrorInfo
+	0,  // 25: penstock.v1.EditDeadLetterResponse.dead_letter:type_name -> penstock.v1.DeadLetter
+	4,  // 26: penstock.v1.CreateDeadLetterBatchRequest.filter:type_name -> penstock.v1.DeadLetterFilter
+	25, // 27: penstock.v1.CreateDeadLetterBatchResponse.batch:type_name -> penstock.v1.DeadLetterBatch
+	4,  // 28: penstock.v1.ProposeDiscardRequest.filter:type_name -> penstock.v1.DeadLetterFilter
+	25, // 29: penstock.v1.ProposeDiscardResponse.batch:type_name -> penstock.v1.DeadLetterBatch
+	25, // 30: penstock.v1.ConfirmDiscardResponse.batch:type_name -> penstock.v1.DeadLetterBatch
+	25, // 31: penstock.v1.RejectDiscardResponse.batch:type_name -> penstock.v1.DeadLetterBatch
+	4,  // 32: penstock.v1.DeadLetterBatch.filter:type_name -> penstock.v1.DeadLetterFilter
+	36, // 33: penstock.v1.DeadLetterBatch.created_at:type_name -> google.protobuf.Timestamp
+	36, // 34: penstock.v1.DeadLetterBatch.expires_at:type_name -> google.protobuf.Timestamp
+	36, // 35: penstock.v1.DeadLetterBatch.started_at:type_name -> google.protobuf.Timestamp
+	36, // 36: penstock.v1.DeadLetterBatch.finished_at:type_name -> google.protobuf.Timestamp
+	26, // 37: penstock.v1.DeadLetterBatch.details:type_name -> penstock.v1.DeadLetterBatchDetails
+	9,  // 38: penstock.v1.DeadLetterBatchDetails.by_type:type_name -> penstock.v1.DeadLetterGroup
+	9,  // 39: penstock.v1.DeadLetterBatchDetails.by_fingerprint:type_name -> penstock.v1.DeadLetterGroup
+	25, // 40: penstock.v1.GetDeadLetterBatchResponse.batch:type_name -> penstock.v1.DeadLetterBatch
+	25, // 41: penstock.v1.ListDeadLetterBatchesResponse.batches:type_name -> penstock.v1.DeadLetterBatch
+	33, // 42: penstock.v1.ListDeadLetterBatchItemsResponse.items:type_name -> penstock.v1.DeadLetterBatchItem
+	25, // 43: penstock.v1.ControlDeadLetterBatchResponse.batch:type_name -> penstock.v1.DeadLetterBatch
+	5,  // 44: penstock.v1.DeadLetterService.ListDeadLetters:input_type -> penstock.v1.ListDeadLettersRequest
+	7,  // 45: penstock.v1.DeadLetterService.GroupDeadLetters:input_type -> penstock.v1.GroupDeadLettersRequest
+	10, // 46: penstock.v1.DeadLetterService.GetDeadLetter:input_type -> penstock.v1.GetDeadLetterRequest
+	12, // 47: penstock.v1.DeadLetterService.RequeueDeadLetters:input_type -> penstock.v1.RequeueDeadLettersRequest
+	15, // 48: penstock.v1.DeadLetterService.EditDeadLetter:input_type -> penstock.v1.EditDeadLetterRequest
+	17, // 49: penstock.v1.DeadLetterService.CreateDeadLetterBatch:input_type -> penstock.v1.CreateDeadLetterBatchRequest
+	19, // 50: penstock.v1.DeadLetterService.ProposeDiscard:input_type -> penstock.v1.ProposeDiscardRequest
+	21, // 51: penstock.v1.DeadLetterService.ConfirmDiscard:input_type -> penstock.v1.ConfirmDiscardRequest
+	23, // 52: penstock.v1.DeadLetterService.RejectDiscard:input_type -> penstock.v1.RejectDiscardRequest
+	27, // 53: penstock.v1.DeadLetterService.GetDeadLetterBatch:input_type -> penstock.v1.GetDeadLetterBatchRequest
+	29, // 54: penstock.v1.DeadLetterService.ListDeadLetterBatches:input_type -> penstock.v1.ListDeadLetterBatchesRequest
+	31, // 55: penstock.v1.DeadLetterService.ListDeadLetterBatchItems:input_type -> penstock.v1.ListDeadLetterBatchItemsRequest
+	34, // 56: penstock.v1.DeadLetterService.ControlDeadLetterBatch:input_type -> penstock.v1.ControlDeadLetterBatchRequest
+	6,  // 57: penstock.v1.DeadLetterService.ListDeadLetters:output_type -> penstock.v1.ListDeadLettersResponse
+	8,  // 58: penstock.v1.DeadLetterService.GroupDeadLetters:output_type -> penstock.v1.GroupDeadLettersResponse
+	11, // 59: penstock.v1.DeadLetterService.GetDeadLetter:output_type -> penstock.v1.GetDeadLetterResponse
+	13, // 60: penstock.v1.DeadLetterService.RequeueDeadLetters:output_type -> penstock.v1.RequeueDeadLettersResponse
+	16, // 61: penstock.v1.DeadLetterService.EditDeadLetter:output_type -> penstock.v1.EditDeadLetterResponse
+	18, // 62: penstock.v1.DeadLetterService.CreateDeadLetterBatch:output_type -> penstock.v1.CreateDeadLetterBatchResponse
+	20, // 63: penstock.v1.DeadLetterService.ProposeDiscard:output_type -> penstock.v1.ProposeDiscardResponse
+	22, // 64: penstock.v1.DeadLetterService.ConfirmDiscard:output_type -> penstock.v1.ConfirmDiscardResponse
+	24, // 65: penstock.v1.DeadLetterService.RejectDiscard:output_type -> penstock.v1.RejectDiscardResponse
+	28, // 66: penstock.v1.DeadLetterService.GetDeadLetterBatch:output_type -> penstock.v1.GetDeadLetterBatchResponse
+	30, // 67: penstock.v1.DeadLetterService.ListDeadLetterBatches:output_type -> penstock.v1.ListDeadLetterBatchesResponse
+	32, // 68: penstock.v1.DeadLetterService.ListDeadLetterBatchItems:output_type -> penstock.v1.ListDeadLetterBatchItemsResponse
+	35, // 69: penstock.v1.DeadLetterService.ControlDeadLetterBatch:output_type -> penstock.v1.ControlDeadLetterBatchResponse
+	57, // [57:70] is the sub-list for method output_type
+	44, // [44:57] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_penstock_v1_deadletters_proto_init() }

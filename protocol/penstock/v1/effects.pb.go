@@ -576,7 +576,10 @@ type Effect struct {
 	Conflicts int32 `protobuf:"varint,17,opt,name=conflicts,proto3" json:"conflicts,omitempty"`
 	// What happened to it: [{at, what, by, task_id, delivery, reason}], the latest
 	// 20. Not in lists.
-	History       []byte `protobuf:"bytes,18,opt,name=history,proto3" json:"history,omitempty"`
+	History []byte `protobuf:"bytes,18,opt,name=history,proto3" json:"history,omitempty"`
+	// Its content is there, but this caller may not read it: that takes the role
+	// payloads.
+	ContentHidden bool `protobuf:"varint,20,opt,name=content_hidden,json=contentHidden,proto3" json:"content_hidden,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -742,6 +745,13 @@ func (x *Effect) GetHistory() []byte {
 		return x.History
 	}
 	return nil
+}
+
+func (x *Effect) GetContentHidden() bool {
+	if x != nil {
+		return x.ContentHidden
+	}
+	return false
 }
 
 type GetEffectRequest struct {
@@ -1207,7 +1217,7 @@ const file_penstock_v1_effects_proto_rawDesc = "" +
 	"\bdelivery\x18\x02 \x01(\x03R\bdelivery\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x14\n" +
 	"\x05token\x18\x04 \x01(\tR\x05token\"\x17\n" +
-	"\x15ReleaseEffectResponse\"\xf5\x04\n" +
+	"\x15ReleaseEffectResponse\"\xa0\x05\n" +
 	"\x06Effect\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x19\n" +
@@ -1219,9 +1229,9 @@ const file_penstock_v1_effects_proto_rawDesc = "" +
 	"\tworker_id\x18\a \x01(\tR\bworkerId\x12;\n" +
 	"\vreserved_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"reservedAt\x123\n" +
-	"\adone_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x06doneAt\x12\x1c\n" +
+	"\adone_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x06doneAt\x12 \n" +
 	"\x06result\x18\n" +
-	" \x01(\fB\x04\xe8\xe0\x18\x01R\x06result\x12\x1f\n" +
+	" \x01(\fB\b\xe8\xe0\x18\x01\x80\xe1\x18\x01R\x06result\x12\x1f\n" +
 	"\vresult_note\x18\v \x01(\tR\n" +
 	"resultNote\x12\x12\n" +
 	"\x04runs\x18\f \x01(\x05R\x04runs\x12\x1e\n" +
@@ -1234,7 +1244,8 @@ const file_penstock_v1_effects_proto_rawDesc = "" +
 	"\vresolved_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"resolvedAt\x12\x1c\n" +
 	"\tconflicts\x18\x11 \x01(\x05R\tconflicts\x12\x1e\n" +
-	"\ahistory\x18\x12 \x01(\fB\x04\xe8\xe0\x18\x01R\ahistory\"i\n" +
+	"\ahistory\x18\x12 \x01(\fB\x04\xe8\xe0\x18\x01R\ahistory\x12%\n" +
+	"\x0econtent_hidden\x18\x14 \x01(\bR\rcontentHidden\"i\n" +
 	"\x10GetEffectRequest\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
@@ -1266,20 +1277,20 @@ const file_penstock_v1_effects_proto_rawDesc = "" +
 	"\x15ResolveEffectResponse\x12+\n" +
 	"\x06effect\x18\x01 \x01(\v2\x13.penstock.v1.EffectR\x06effect\x12)\n" +
 	"\x10already_resolved\x18\x02 \x01(\bR\x0falreadyResolved\x12*\n" +
-	"\x11released_task_ids\x18\x03 \x03(\tR\x0freleasedTaskIds2\x91\x06\n" +
-	"\rEffectService\x12\x81\x01\n" +
-	"\rReserveEffect\x12!.penstock.v1.ReserveEffectRequest\x1a\".penstock.v1.ReserveEffectResponse\")\xf2\xe0\x18\x03\n" +
-	"\x01\x02\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/api/v1/effects/reserve\x12\x85\x01\n" +
-	"\x0eCompleteEffect\x12\".penstock.v1.CompleteEffectRequest\x1a#.penstock.v1.CompleteEffectResponse\"*\xf2\xe0\x18\x03\n" +
-	"\x01\x02\x82\xd3\xe4\x93\x02\x1d:\x01*\"\x18/api/v1/effects/complete\x12\x81\x01\n" +
-	"\rReleaseEffect\x12!.penstock.v1.ReleaseEffectRequest\x1a\".penstock.v1.ReleaseEffectResponse\")\xf2\xe0\x18\x03\n" +
-	"\x01\x02\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/api/v1/effects/release\x12t\n" +
-	"\tGetEffect\x12\x1d.penstock.v1.GetEffectRequest\x1a\x1e.penstock.v1.GetEffectResponse\"(\xf2\xe0\x18\x05\n" +
-	"\x03\x05\x03\x04\x82\xd3\xe4\x93\x02\x16\x12\x14/api/v1/effects/show\x90\x02\x01\x12u\n" +
-	"\vListEffects\x12\x1f.penstock.v1.ListEffectsRequest\x1a .penstock.v1.ListEffectsResponse\"#\xf2\xe0\x18\x05\n" +
-	"\x03\x05\x03\x04\x82\xd3\xe4\x93\x02\x11\x12\x0f/api/v1/effects\x90\x02\x01\x12\x82\x01\n" +
-	"\rResolveEffect\x12!.penstock.v1.ResolveEffectRequest\x1a\".penstock.v1.ResolveEffectResponse\"*\xf2\xe0\x18\x04\n" +
-	"\x02\x03\x04\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/api/v1/effects/resolveBBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
+	"\x11released_task_ids\x18\x03 \x03(\tR\x0freleasedTaskIds2\xa9\x06\n" +
+	"\rEffectService\x12\x85\x01\n" +
+	"\rReserveEffect\x12!.penstock.v1.ReserveEffectRequest\x1a\".penstock.v1.ReserveEffectResponse\"-\xf2\xe0\x18\x03\n" +
+	"\x01\x02\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/api/v1/effects/reserve\x12\x89\x01\n" +
+	"\x0eCompleteEffect\x12\".penstock.v1.CompleteEffectRequest\x1a#.penstock.v1.CompleteEffectResponse\".\xf2\xe0\x18\x03\n" +
+	"\x01\x02\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x1d:\x01*\"\x18/api/v1/effects/complete\x12\x85\x01\n" +
+	"\rReleaseEffect\x12!.penstock.v1.ReleaseEffectRequest\x1a\".penstock.v1.ReleaseEffectResponse\"-\xf2\xe0\x18\x03\n" +
+	"\x01\x02\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/api/v1/effects/release\x12x\n" +
+	"\tGetEffect\x12\x1d.penstock.v1.GetEffectRequest\x1a\x1e.penstock.v1.GetEffectResponse\",\xf2\xe0\x18\x05\n" +
+	"\x03\x05\x03\x04\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x16\x12\x14/api/v1/effects/show\x90\x02\x01\x12y\n" +
+	"\vListEffects\x12\x1f.penstock.v1.ListEffectsRequest\x1a .penstock.v1.ListEffectsResponse\"'\xf2\xe0\x18\x05\n" +
+	"\x03\x05\x03\x04\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x11\x12\x0f/api/v1/effects\x90\x02\x01\x12\x86\x01\n" +
+	"\rResolveEffect\x12!.penstock.v1.ResolveEffectRequest\x1a\".penstock.v1.ResolveEffectResponse\".\xf2\xe0\x18\x04\n" +
+	"\x02\x03\x04\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/api/v1/effects/resolveBBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
 
 var (
 	file_penstock_v1_effects_proto_rawDescOnce sync.Once

@@ -32,14 +32,18 @@ const (
 	// Runs tasks: heartbeats, the side-effect ledger, what a task depends on.
 	Role_ROLE_WORKER Role = 2
 	// Keeps the system going: cancels, requeues and discards dead letters, drains
-	// workers, manages schedules. Reads everything.
+	// workers, manages schedules. Reads everything but the content of tasks.
 	Role_ROLE_OPERATOR Role = 3
-	// Decides about tasks that wait for approval. Reads everything.
+	// Decides about tasks that wait for approval. Reads everything but the content
+	// of tasks.
 	Role_ROLE_APPROVER Role = 4
-	// Reads everything, changes nothing.
+	// Reads everything but the content of tasks, changes nothing.
 	Role_ROLE_VIEWER Role = 5
 	// May call everything.
 	Role_ROLE_ADMIN Role = 6
+	// Calls nothing by itself: adds the content of tasks (payloads, results,
+	// progress) to what the other roles read.
+	Role_ROLE_PAYLOADS Role = 7
 )
 
 // Enum value maps for Role.
@@ -52,6 +56,7 @@ var (
 		4: "ROLE_APPROVER",
 		5: "ROLE_VIEWER",
 		6: "ROLE_ADMIN",
+		7: "ROLE_PAYLOADS",
 	}
 	Role_value = map[string]int32{
 		"ROLE_UNSPECIFIED": 0,
@@ -61,6 +66,7 @@ var (
 		"ROLE_APPROVER":    4,
 		"ROLE_VIEWER":      5,
 		"ROLE_ADMIN":       6,
+		"ROLE_PAYLOADS":    7,
 	}
 )
 
@@ -89,6 +95,64 @@ func (x Role) Number() protoreflect.EnumNumber {
 // Deprecated: Use Role.Descriptor instead.
 func (Role) EnumDescriptor() ([]byte, []int) {
 	return file_penstock_v1_options_proto_rawDescGZIP(), []int{0}
+}
+
+// Tenancy is how a method keeps to the tenants that its caller is bound to.
+type Tenancy int32
+
+const (
+	Tenancy_TENANCY_UNSPECIFIED Tenancy = 0
+	// Each field named tenant of the request is one of the caller's: empty, it is
+	// filled in if the caller has one only. What an id names is found only if it
+	// belongs to one of them.
+	Tenancy_TENANCY_OWN Tenancy = 1
+	// About every tenant: callers that are bound to tenants may not call it.
+	Tenancy_TENANCY_EVERY Tenancy = 2
+	// Tells and does nothing that belongs to a tenant.
+	Tenancy_TENANCY_NONE Tenancy = 3
+)
+
+// Enum value maps for Tenancy.
+var (
+	Tenancy_name = map[int32]string{
+		0: "TENANCY_UNSPECIFIED",
+		1: "TENANCY_OWN",
+		2: "TENANCY_EVERY",
+		3: "TENANCY_NONE",
+	}
+	Tenancy_value = map[string]int32{
+		"TENANCY_UNSPECIFIED": 0,
+		"TENANCY_OWN":         1,
+		"TENANCY_EVERY":       2,
+		"TENANCY_NONE":        3,
+	}
+)
+
+func (x Tenancy) Enum() *Tenancy {
+	p := new(Tenancy)
+	*p = x
+	return p
+}
+
+func (x Tenancy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Tenancy) Descriptor() protoreflect.EnumDescriptor {
+	return file_penstock_v1_options_proto_enumTypes[1].Descriptor()
+}
+
+func (Tenancy) Type() protoreflect.EnumType {
+	return &file_penstock_v1_options_proto_enumTypes[1]
+}
+
+func (x Tenancy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Tenancy.Descriptor instead.
+func (Tenancy) EnumDescriptor() ([]byte, []int) {
+	return file_penstock_v1_options_proto_rawDescGZIP(), []int{1}
 }
 
 // Roles are those of which a caller needs one. ROLE_ADMIN may call everything
@@ -147,11 +211,27 @@ var file_penstock_v1_options_proto_extTypes = []protoimpl.ExtensionInfo{
 		Filename:      "penstock/v1/options.proto",
 	},
 	{
+		ExtendedType:  (*descriptorpb.FieldOptions)(nil),
+		ExtensionType: (*bool)(nil),
+		Field:         50704,
+		Name:          "penstock.v1.content",
+		Tag:           "varint,50704,opt,name=content",
+		Filename:      "penstock/v1/options.proto",
+	},
+	{
 		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
 		ExtensionType: (*Roles)(nil),
 		Field:         50702,
 		Name:          "penstock.v1.roles",
 		Tag:           "bytes,50702,opt,name=roles",
+		Filename:      "penstock/v1/options.proto",
+	},
+	{
+		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
+		ExtensionType: (*Tenancy)(nil),
+		Field:         50703,
+		Name:          "penstock.v1.tenancy",
+		Tag:           "varint,50703,opt,name=tenancy,enum=penstock.v1.Tenancy",
 		Filename:      "penstock/v1/options.proto",
 	},
 }
@@ -163,6 +243,12 @@ var (
 	//
 	// optional bool raw_json = 50701;
 	E_RawJson = &file_penstock_v1_options_proto_extTypes[0]
+	// The field of a response holds content of tasks: what only producers, workers
+	// and principals with the role payloads read. For others it is empty, and the
+	// message's content_hidden, if it has one, is true.
+	//
+	// optional bool content = 50704;
+	E_Content = &file_penstock_v1_options_proto_extTypes[1]
 )
 
 // Extension fields to descriptorpb.MethodOptions.
@@ -170,7 +256,12 @@ var (
 	// Who may call the method. Without it nobody may.
 	//
 	// optional penstock.v1.Roles roles = 50702;
-	E_Roles = &file_penstock_v1_options_proto_extTypes[1]
+	E_Roles = &file_penstock_v1_options_proto_extTypes[2]
+	// How the method keeps to the tenants that its caller is bound to. Without it
+	// the server does not start.
+	//
+	// optional penstock.v1.Tenancy tenancy = 50703;
+	E_Tenancy = &file_penstock_v1_options_proto_extTypes[3]
 )
 
 var File_penstock_v1_options_proto protoreflect.FileDescriptor
@@ -179,7 +270,7 @@ const file_penstock_v1_options_proto_rawDesc = "" +
 	"\n" +
 	"\x19penstock/v1/options.proto\x12\vpenstock.v1\x1a google/protobuf/descriptor.proto\"1\n" +
 	"\x05Roles\x12(\n" +
-	"\x06any_of\x18\x01 \x03(\x0e2\x11.penstock.v1.RoleR\x05anyOf*\x87\x01\n" +
+	"\x06any_of\x18\x01 \x03(\x0e2\x11.penstock.v1.RoleR\x05anyOf*\x9a\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rROLE_PRODUCER\x10\x01\x12\x0f\n" +
@@ -188,9 +279,17 @@ const file_penstock_v1_options_proto_rawDesc = "" +
 	"\rROLE_APPROVER\x10\x04\x12\x0f\n" +
 	"\vROLE_VIEWER\x10\x05\x12\x0e\n" +
 	"\n" +
-	"ROLE_ADMIN\x10\x06::\n" +
-	"\braw_json\x12\x1d.google.protobuf.FieldOptions\x18\x8d\x8c\x03 \x01(\bR\arawJson:J\n" +
-	"\x05roles\x12\x1e.google.protobuf.MethodOptions\x18\x8e\x8c\x03 \x01(\v2\x12.penstock.v1.RolesR\x05rolesBBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
+	"ROLE_ADMIN\x10\x06\x12\x11\n" +
+	"\rROLE_PAYLOADS\x10\a*X\n" +
+	"\aTenancy\x12\x17\n" +
+	"\x13TENANCY_UNSPECIFIED\x10\x00\x12\x0f\n" +
+	"\vTENANCY_OWN\x10\x01\x12\x11\n" +
+	"\rTENANCY_EVERY\x10\x02\x12\x10\n" +
+	"\fTENANCY_NONE\x10\x03::\n" +
+	"\braw_json\x12\x1d.google.protobuf.FieldOptions\x18\x8d\x8c\x03 \x01(\bR\arawJson:9\n" +
+	"\acontent\x12\x1d.google.protobuf.FieldOptions\x18\x90\x8c\x03 \x01(\bR\acontent:J\n" +
+	"\x05roles\x12\x1e.google.protobuf.MethodOptions\x18\x8e\x8c\x03 \x01(\v2\x12.penstock.v1.RolesR\x05roles:P\n" +
+	"\atenancy\x12\x1e.google.protobuf.MethodOptions\x18\x8f\x8c\x03 \x01(\x0e2\x14.penstock.v1.TenancyR\atenancyBBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
 
 var (
 	file_penstock_v1_options_proto_rawDescOnce sync.Once
@@ -204,23 +303,27 @@ func file_penstock_v1_options_proto_rawDescGZIP() []byte {
 	return file_penstock_v1_options_proto_rawDescData
 }
 
-var file_penstock_v1_options_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_penstock_v1_options_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_penstock_v1_options_proto_msgTypes = make([]protoimpl.MessageInfo, 1)
 var file_penstock_v1_options_proto_goTypes = []any{
 	(Role)(0),                          // 0: penstock.v1.Role
-	(*Roles)(nil),                      // 1: penstock.v1.Roles
-	(*descriptorpb.FieldOptions)(nil),  // 2: google.protobuf.FieldOptions
-	(*descriptorpb.MethodOptions)(nil), // 3: google.protobuf.MethodOptions
+	(Tenancy)(0),                       // 1: penstock.v1.Tenancy
+	(*Roles)(nil),                      // 2: penstock.v1.Roles
+	(*descriptorpb.FieldOptions)(nil),  // 3: google.protobuf.FieldOptions
+	(*descriptorpb.MethodOptions)(nil), // 4: google.protobuf.MethodOptions
 }
 var file_penstock_v1_options_proto_depIdxs = []int32{
 	0, // 0: penstock.v1.Roles.any_of:type_name -> penstock.v1.Role
-	2, // 1: penstock.v1.raw_json:extendee -> google.protobuf.FieldOptions
-	3, // 2: penstock.v1.roles:extendee -> google.protobuf.MethodOptions
-	1, // 3: penstock.v1.roles:type_name -> penstock.v1.Roles
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	3, // [3:4] is the sub-list for extension type_name
-	1, // [1:3] is the sub-list for extension extendee
+	3, // 1: penstock.v1.raw_json:extendee -> google.protobuf.FieldOptions
+	3, // 2: penstock.v1.content:extendee -> google.protobuf.FieldOptions
+	4, // 3: penstock.v1.roles:extendee -> google.protobuf.MethodOptions
+	4, // 4: penstock.v1.tenancy:extendee -> google.protobuf.MethodOptions
+	2, // 5: penstock.v1.roles:type_name -> penstock.v1.Roles
+	1, // 6: penstock.v1.tenancy:type_name -> penstock.v1.Tenancy
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	5, // [5:7] is the sub-list for extension type_name
+	1, // [1:5] is the sub-list for extension extendee
 	0, // [0:1] is the sub-list for field type_name
 }
 
@@ -234,9 +337,9 @@ func file_penstock_v1_options_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_v1_options_proto_rawDesc), len(file_penstock_v1_options_proto_rawDesc)),
-			NumEnums:      1,
+			NumEnums:      2,
 			NumMessages:   1,
-			NumExtensions: 2,
+			NumExtensions: 4,
 			NumServices:   0,
 		},
 		GoTypes:           file_penstock_v1_options_proto_goTypes,

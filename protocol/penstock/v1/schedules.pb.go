@@ -1706,29 +1706,28 @@ const file_penstock_v1_schedules_proto_rawDesc = "" +
 	"\x05count\x18\x06 \x01(\x05R\x05count\x120\n" +
 	"\x05after\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05after\"E\n" +
 	"\x11NextFiresResponse\x120\n" +
-	"\x05times\x18\x01 \x03(\v2\x1a.google.protobuf.TimestampR\x05times2\xe4\n" +
-	"\n" +
-	"\x0fScheduleService\x12~\n" +
-	"\x0eCreateSchedule\x12\".penstock.v1.CreateScheduleRequest\x1a#.penstock.v1.CreateScheduleResponse\"#\xf2\xe0\x18\x03\n" +
-	"\x01\x03\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/api/v1/schedules\x12\x89\x01\n" +
-	"\x0eUpdateSchedule\x12\".penstock.v1.UpdateScheduleRequest\x1a#.penstock.v1.UpdateScheduleResponse\".\xf2\xe0\x18\x03\n" +
-	"\x01\x03\x82\xd3\xe4\x93\x02!:\x01*\x1a\x1c/api/v1/schedules/{schedule}\x12\x83\x01\n" +
-	"\vGetSchedule\x12\x1f.penstock.v1.GetScheduleRequest\x1a .penstock.v1.GetScheduleResponse\"1\xf2\xe0\x18\x06\n" +
-	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02\x1e\x12\x1c/api/v1/schedules/{schedule}\x90\x02\x01\x12~\n" +
-	"\rListSchedules\x12!.penstock.v1.ListSchedulesRequest\x1a\".penstock.v1.ListSchedulesResponse\"&\xf2\xe0\x18\x06\n" +
-	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02\x13\x12\x11/api/v1/schedules\x90\x02\x01\x12\x8c\x01\n" +
-	"\rPauseSchedule\x12!.penstock.v1.PauseScheduleRequest\x1a\".penstock.v1.PauseScheduleResponse\"4\xf2\xe0\x18\x03\n" +
-	"\x01\x03\x82\xd3\xe4\x93\x02':\x01*\"\"/api/v1/schedules/{schedule}/pause\x12\x90\x01\n" +
-	"\x0eResumeSchedule\x12\".penstock.v1.ResumeScheduleRequest\x1a#.penstock.v1.ResumeScheduleResponse\"5\xf2\xe0\x18\x03\n" +
-	"\x01\x03\x82\xd3\xe4\x93\x02(:\x01*\"#/api/v1/schedules/{schedule}/resume\x12\x94\x01\n" +
-	"\x0fTriggerSchedule\x12#.penstock.v1.TriggerScheduleRequest\x1a$.penstock.v1.TriggerScheduleResponse\"6\xf2\xe0\x18\x03\n" +
-	"\x01\x03\x82\xd3\xe4\x93\x02):\x01*\"$/api/v1/schedules/{schedule}/trigger\x12\x86\x01\n" +
-	"\x0eDeleteSchedule\x12\".penstock.v1.DeleteScheduleRequest\x1a#.penstock.v1.DeleteScheduleResponse\"+\xf2\xe0\x18\x03\n" +
-	"\x01\x03\x82\xd3\xe4\x93\x02\x1e*\x1c/api/v1/schedules/{schedule}\x12\x83\x01\n" +
-	"\tListFires\x12\x1d.penstock.v1.ListFiresRequest\x1a\x1e.penstock.v1.ListFiresResponse\"7\xf2\xe0\x18\x06\n" +
-	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02$\x12\"/api/v1/schedules/{schedule}/fires\x90\x02\x01\x12w\n" +
-	"\tNextFires\x12\x1d.penstock.v1.NextFiresRequest\x1a\x1e.penstock.v1.NextFiresResponse\"+\xf2\xe0\x18\x06\n" +
-	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02\x18\x12\x16/api/v1/schedule-times\x90\x02\x01BBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
+	"\x05times\x18\x01 \x03(\v2\x1a.google.protobuf.TimestampR\x05times2\x8e\v\n" +
+	"\x0fScheduleService\x12\x82\x01\n" +
+	"\x0eCreateSchedule\x12\".penstock.v1.CreateScheduleRequest\x1a#.penstock.v1.CreateScheduleResponse\"'\xf2\xe0\x18\x03\n" +
+	"\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/api/v1/schedules\x12\x8d\x01\n" +
+	"\x0eUpdateSchedule\x12\".penstock.v1.UpdateScheduleRequest\x1a#.penstock.v1.UpdateScheduleResponse\"2\xf2\xe0\x18\x03\n" +
+	"\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02!:\x01*\x1a\x1c/api/v1/schedules/{schedule}\x12\x87\x01\n" +
+	"\vGetSchedule\x12\x1f.penstock.v1.GetScheduleRequest\x1a .penstock.v1.GetScheduleResponse\"5\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x1e\x12\x1c/api/v1/schedules/{schedule}\x90\x02\x01\x12\x82\x01\n" +
+	"\rListSchedules\x12!.penstock.v1.ListSchedulesRequest\x1a\".penstock.v1.ListSchedulesResponse\"*\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x13\x12\x11/api/v1/schedules\x90\x02\x01\x12\x90\x01\n" +
+	"\rPauseSchedule\x12!.penstock.v1.PauseScheduleRequest\x1a\".penstock.v1.PauseScheduleResponse\"8\xf2\xe0\x18\x03\n" +
+	"\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02':\x01*\"\"/api/v1/schedules/{schedule}/pause\x12\x94\x01\n" +
+	"\x0eResumeSchedule\x12\".penstock.v1.ResumeScheduleRequest\x1a#.penstock.v1.ResumeScheduleResponse\"9\xf2\xe0\x18\x03\n" +
+	"\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02(:\x01*\"#/api/v1/schedules/{schedule}/resume\x12\x98\x01\n" +
+	"\x0fTriggerSchedule\x12#.penstock.v1.TriggerScheduleRequest\x1a$.penstock.v1.TriggerScheduleResponse\":\xf2\xe0\x18\x03\n" +
+	"\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02):\x01*\"$/api/v1/schedules/{schedule}/trigger\x12\x8a\x01\n" +
+	"\x0eDeleteSchedule\x12\".penstock.v1.DeleteScheduleRequest\x1a#.penstock.v1.DeleteScheduleResponse\"/\xf2\xe0\x18\x03\n" +
+	"\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x1e*\x1c/api/v1/schedules/{schedule}\x12\x87\x01\n" +
+	"\tListFires\x12\x1d.penstock.v1.ListFiresRequest\x1a\x1e.penstock.v1.ListFiresResponse\";\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02$\x12\"/api/v1/schedules/{schedule}/fires\x90\x02\x01\x12{\n" +
+	"\tNextFires\x12\x1d.penstock.v1.NextFiresRequest\x1a\x1e.penstock.v1.NextFiresResponse\"/\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x18\x12\x16/api/v1/schedule-times\x90\x02\x01BBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
 
 var (
 	file_penstock_v1_schedules_proto_rawDescOnce sync.Once

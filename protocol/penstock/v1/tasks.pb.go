@@ -753,7 +753,12 @@ type Task struct {
 	// "cancel" or "run"; empty: it depends on none.
 	OnDependencyFailure string `protobuf:"bytes,40,opt,name=on_dependency_failure,json=onDependencyFailure,proto3" json:"on_dependency_failure,omitempty"`
 	// The recurring schedule that made it; empty: none did.
-	ScheduleId    string `protobuf:"bytes,42,opt,name=schedule_id,json=scheduleId,proto3" json:"schedule_id,omitempty"`
+	ScheduleId string `protobuf:"bytes,42,opt,name=schedule_id,json=scheduleId,proto3" json:"schedule_id,omitempty"`
+	// Its content is there, but this caller may not read it: that takes the role
+	// payloads.
+	ContentHidden bool `protobuf:"varint,43,opt,name=content_hidden,json=contentHidden,proto3" json:"content_hidden,omitempty"`
+	// When its content was erased on request.
+	ErasedAt      *timestamppb.Timestamp `protobuf:"bytes,44,opt,name=erased_at,json=erasedAt,proto3" json:"erased_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1052,6 +1057,20 @@ func (x *Task) GetScheduleId() string {
 		return x.ScheduleId
 	}
 	return ""
+}
+
+func (x *Task) GetContentHidden() bool {
+	if x != nil {
+		return x.ContentHidden
+	}
+	return false
+}
+
+func (x *Task) GetErasedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ErasedAt
+	}
+	return nil
 }
 
 type GetTaskRequest struct {
@@ -1441,9 +1460,12 @@ type DependencyState struct {
 	// Empty if retention removed the task.
 	State string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
 	// The handler's result, null unless the task succeeded.
-	Result        []byte `protobuf:"bytes,5,opt,name=result,proto3" json:"result,omitempty"`
-	ErrorCode     string `protobuf:"bytes,6,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
-	Error         string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	Result    []byte `protobuf:"bytes,5,opt,name=result,proto3" json:"result,omitempty"`
+	ErrorCode string `protobuf:"bytes,6,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
+	Error     string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	// Its content is there, but this caller may not read it: that takes the role
+	// payloads.
+	ContentHidden bool `protobuf:"varint,8,opt,name=content_hidden,json=contentHidden,proto3" json:"content_hidden,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1525,6 +1547,13 @@ func (x *DependencyState) GetError() string {
 		return x.Error
 	}
 	return ""
+}
+
+func (x *DependencyState) GetContentHidden() bool {
+	if x != nil {
+		return x.ContentHidden
+	}
+	return false
 }
 
 type GetTaskGraphRequest struct {
@@ -2308,8 +2337,11 @@ type Event struct {
 	TraceId    string                 `protobuf:"bytes,19,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
 	OccurredAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=occurred_at,json=occurredAt,proto3" json:"occurred_at,omitempty"`
 	// Details that only some types have, a JSON object.
-	Data          []byte `protobuf:"bytes,21,opt,name=data,proto3" json:"data,omitempty"`
-	Tenant        string `protobuf:"bytes,22,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Data   []byte `protobuf:"bytes,21,opt,name=data,proto3" json:"data,omitempty"`
+	Tenant string `protobuf:"bytes,22,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Its content is there, but this caller may not read it: that takes the role
+	// payloads.
+	ContentHidden bool `protobuf:"varint,23,opt,name=content_hidden,json=contentHidden,proto3" json:"content_hidden,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2496,6 +2528,13 @@ func (x *Event) GetTenant() string {
 		return x.Tenant
 	}
 	return ""
+}
+
+func (x *Event) GetContentHidden() bool {
+	if x != nil {
+		return x.ContentHidden
+	}
+	return false
 }
 
 type ListEventsRequest struct {
@@ -3962,6 +4001,131 @@ func (x *GetDeploymentResponse) GetVersion() string {
 	return ""
 }
 
+type EraseTaskRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	TaskId string                 `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	Tenant string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Why, 1 to 1,000 bytes; goes into the event. Don't repeat in it what is to be
+	// erased.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EraseTaskRequest) Reset() {
+	*x = EraseTaskRequest{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EraseTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EraseTaskRequest) ProtoMessage() {}
+
+func (x *EraseTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EraseTaskRequest.ProtoReflect.Descriptor instead.
+func (*EraseTaskRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *EraseTaskRequest) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *EraseTaskRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *EraseTaskRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type EraseTaskResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Task  *Task                  `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	// It was erased before.
+	AlreadyErased bool `protobuf:"varint,2,opt,name=already_erased,json=alreadyErased,proto3" json:"already_erased,omitempty"`
+	// The tasks that were requeued from it, which hold copies of their own: erase them,
+	// too.
+	RequeuedTaskIds []string `protobuf:"bytes,3,rep,name=requeued_task_ids,json=requeuedTaskIds,proto3" json:"requeued_task_ids,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *EraseTaskResponse) Reset() {
+	*x = EraseTaskResponse{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EraseTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EraseTaskResponse) ProtoMessage() {}
+
+func (x *EraseTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EraseTaskResponse.ProtoReflect.Descriptor instead.
+func (*EraseTaskResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *EraseTaskResponse) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+func (x *EraseTaskResponse) GetAlreadyErased() bool {
+	if x != nil {
+		return x.AlreadyErased
+	}
+	return false
+}
+
+func (x *EraseTaskResponse) GetRequeuedTaskIds() []string {
+	if x != nil {
+		return x.RequeuedTaskIds
+	}
+	return nil
+}
+
 var File_penstock_v1_tasks_proto protoreflect.FileDescriptor
 
 const file_penstock_v1_tasks_proto_rawDesc = "" +
@@ -4029,7 +4193,7 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x14\n" +
 	"\x05field\x18\x02 \x01(\tR\x05field\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x1c\n" +
-	"\tretryable\x18\x04 \x01(\bR\tretryable\"\xa8\f\n" +
+	"\tretryable\x18\x04 \x01(\bR\tretryable\"\x94\r\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x14\n" +
@@ -4062,23 +4226,25 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\x06tenant\x18\x15 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05queue\x18\x16 \x01(\tR\x05queue\x12\x19\n" +
 	"\btrace_id\x18\x17 \x01(\tR\atraceId\x12\x1b\n" +
-	"\tworker_id\x18\x18 \x01(\tR\bworkerId\x12\x1e\n" +
-	"\apayload\x18\x19 \x01(\fB\x04\xe8\xe0\x18\x01R\apayload\x12\x1c\n" +
-	"\x06result\x18\x1a \x01(\fB\x04\xe8\xe0\x18\x01R\x06result\x12;\n" +
+	"\tworker_id\x18\x18 \x01(\tR\bworkerId\x12\"\n" +
+	"\apayload\x18\x19 \x01(\fB\b\xe8\xe0\x18\x01\x80\xe1\x18\x01R\apayload\x12 \n" +
+	"\x06result\x18\x1a \x01(\fB\b\xe8\xe0\x18\x01\x80\xe1\x18\x01R\x06result\x12;\n" +
 	"\fretry_policy\x18\x1b \x01(\v2\x18.penstock.v1.RetryPolicyR\vretryPolicy\x12\x15\n" +
 	"\x06dlq_id\x18\x1c \x01(\tR\x05dlqId\x12\"\n" +
 	"\rorigin_dlq_id\x18\x1d \x01(\tR\voriginDlqId\x129\n" +
 	"\n" +
 	"expires_at\x18\x1e \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x120\n" +
 	"\x14heartbeat_timeout_ms\x18\x1f \x01(\x05R\x12heartbeatTimeoutMs\x12=\n" +
-	"\fheartbeat_at\x18  \x01(\v2\x1a.google.protobuf.TimestampR\vheartbeatAt\x12 \n" +
-	"\bprogress\x18! \x01(\fB\x04\xe8\xe0\x18\x01R\bprogress\x12!\n" +
+	"\fheartbeat_at\x18  \x01(\v2\x1a.google.protobuf.TimestampR\vheartbeatAt\x12$\n" +
+	"\bprogress\x18! \x01(\fB\b\xe8\xe0\x18\x01\x80\xe1\x18\x01R\bprogress\x12!\n" +
 	"\frequested_by\x18\" \x01(\tR\vrequestedBy\x12\x19\n" +
 	"\bgraph_id\x18# \x01(\tR\agraphId\x12+\n" +
 	"\x11open_dependencies\x18$ \x01(\x05R\x10openDependencies\x122\n" +
 	"\x15on_dependency_failure\x18( \x01(\tR\x13onDependencyFailure\x12\x1f\n" +
 	"\vschedule_id\x18* \x01(\tR\n" +
-	"scheduleId\"A\n" +
+	"scheduleId\x12%\n" +
+	"\x0econtent_hidden\x18+ \x01(\bR\rcontentHidden\x127\n" +
+	"\terased_at\x18, \x01(\v2\x1a.google.protobuf.TimestampR\berasedAt\"A\n" +
 	"\x0eGetTaskRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\"8\n" +
@@ -4105,16 +4271,17 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"page_token\x18\x04 \x01(\tR\tpageToken\"\x84\x01\n" +
 	"\x18ListDependenciesResponse\x12@\n" +
 	"\fdependencies\x18\x01 \x03(\v2\x1c.penstock.v1.DependencyStateR\fdependencies\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xbb\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xe6\x01\n" +
 	"\x0fDependencyState\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
 	"\x04type\x18\x03 \x01(\tR\x04type\x12\x14\n" +
-	"\x05state\x18\x04 \x01(\tR\x05state\x12\x1c\n" +
-	"\x06result\x18\x05 \x01(\fB\x04\xe8\xe0\x18\x01R\x06result\x12\x1d\n" +
+	"\x05state\x18\x04 \x01(\tR\x05state\x12 \n" +
+	"\x06result\x18\x05 \x01(\fB\b\xe8\xe0\x18\x01\x80\xe1\x18\x01R\x06result\x12\x1d\n" +
 	"\n" +
 	"error_code\x18\x06 \x01(\tR\terrorCode\x12\x14\n" +
-	"\x05error\x18\a \x01(\tR\x05error\"c\n" +
+	"\x05error\x18\a \x01(\tR\x05error\x12%\n" +
+	"\x0econtent_hidden\x18\b \x01(\bR\rcontentHidden\"c\n" +
 	"\x13GetTaskGraphRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1b\n" +
@@ -4175,7 +4342,7 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"timeout_ms\x18\x03 \x01(\x05R\ttimeoutMs\"M\n" +
 	"\x10WaitTaskResponse\x12\x12\n" +
 	"\x04done\x18\x01 \x01(\bR\x04done\x12%\n" +
-	"\x04task\x18\x02 \x01(\v2\x11.penstock.v1.TaskR\x04task\"\xd3\x05\n" +
+	"\x04task\x18\x02 \x01(\v2\x11.penstock.v1.TaskR\x04task\"\xfa\x05\n" +
 	"\x05Event\x12\x19\n" +
 	"\bevent_id\x18\x01 \x01(\tR\aeventId\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x05R\x03seq\x12\x12\n" +
@@ -4203,7 +4370,8 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\voccurred_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"occurredAt\x12\x18\n" +
 	"\x04data\x18\x15 \x01(\fB\x04\xe8\xe0\x18\x01R\x04data\x12\x16\n" +
-	"\x06tenant\x18\x16 \x01(\tR\x06tenant\"\xc5\x01\n" +
+	"\x06tenant\x18\x16 \x01(\tR\x06tenant\x12%\n" +
+	"\x0econtent_hidden\x18\x17 \x01(\bR\rcontentHidden\"\xc5\x01\n" +
 	"\x11ListEventsRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1b\n" +
@@ -4319,48 +4487,57 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\x04seed\x18\x02 \x01(\tR\x04seed\x129\n" +
 	"\n" +
 	"created_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x18\n" +
-	"\aversion\x18\x04 \x01(\tR\aversion2\xfe\x11\n" +
-	"\vTaskService\x12f\n" +
-	"\aEnqueue\x12\x1b.penstock.v1.EnqueueRequest\x1a\x1c.penstock.v1.EnqueueResponse\" \xf2\xe0\x18\x04\n" +
-	"\x02\x01\x03\x82\xd3\xe4\x93\x02\x12:\x01*\"\r/api/v1/tasks\x12{\n" +
-	"\fEnqueueBatch\x12 .penstock.v1.EnqueueBatchRequest\x1a!.penstock.v1.EnqueueBatchResponse\"&\xf2\xe0\x18\x04\n" +
-	"\x02\x01\x03\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/api/v1/tasks/batch\x12r\n" +
-	"\aGetTask\x12\x1b.penstock.v1.GetTaskRequest\x1a\x1c.penstock.v1.GetTaskResponse\",\xf2\xe0\x18\x06\n" +
-	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02\x19\x12\x17/api/v1/tasks/{task_id}\x90\x02\x01\x12n\n" +
-	"\tListTasks\x12\x1d.penstock.v1.ListTasksRequest\x1a\x1e.penstock.v1.ListTasksResponse\"\"\xf2\xe0\x18\x06\n" +
-	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02\x0f\x12\r/api/v1/tasks\x90\x02\x01\x12w\n" +
+	"\aversion\x18\x04 \x01(\tR\aversion\"[\n" +
+	"\x10EraseTaskRequest\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x8d\x01\n" +
+	"\x11EraseTaskResponse\x12%\n" +
+	"\x04task\x18\x01 \x01(\v2\x11.penstock.v1.TaskR\x04task\x12%\n" +
+	"\x0ealready_erased\x18\x02 \x01(\bR\ralreadyErased\x12*\n" +
+	"\x11requeued_task_ids\x18\x03 \x03(\tR\x0frequeuedTaskIds2\xc7\x13\n" +
+	"\vTaskService\x12j\n" +
+	"\aEnqueue\x12\x1b.penstock.v1.EnqueueRequest\x1a\x1c.penstock.v1.EnqueueResponse\"$\xf2\xe0\x18\x04\n" +
+	"\x02\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x12:\x01*\"\r/api/v1/tasks\x12\x7f\n" +
+	"\fEnqueueBatch\x12 .penstock.v1.EnqueueBatchRequest\x1a!.penstock.v1.EnqueueBatchResponse\"*\xf2\xe0\x18\x04\n" +
+	"\x02\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/api/v1/tasks/batch\x12v\n" +
+	"\aGetTask\x12\x1b.penstock.v1.GetTaskRequest\x1a\x1c.penstock.v1.GetTaskResponse\"0\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x19\x12\x17/api/v1/tasks/{task_id}\x90\x02\x01\x12r\n" +
+	"\tListTasks\x12\x1d.penstock.v1.ListTasksRequest\x1a\x1e.penstock.v1.ListTasksResponse\"&\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x0f\x12\r/api/v1/tasks\x90\x02\x01\x12{\n" +
 	"\n" +
-	"CountTasks\x12\x1e.penstock.v1.CountTasksRequest\x1a\x1f.penstock.v1.CountTasksResponse\"(\xf2\xe0\x18\x06\n" +
-	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02\x15\x12\x13/api/v1/task-counts\x90\x02\x01\x12t\n" +
-	"\bGetQueue\x12\x1c.penstock.v1.GetQueueRequest\x1a\x1d.penstock.v1.GetQueueResponse\"+\xf2\xe0\x18\x06\n" +
-	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02\x18\x12\x16/api/v1/queues/{queue}\x90\x02\x01\x12z\n" +
-	"\bWaitTask\x12\x1c.penstock.v1.WaitTaskRequest\x1a\x1d.penstock.v1.WaitTaskResponse\"1\xf2\xe0\x18\x06\n" +
-	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02\x1e\x12\x1c/api/v1/tasks/{task_id}/wait\x90\x02\x01\x12\x82\x01\n" +
+	"CountTasks\x12\x1e.penstock.v1.CountTasksRequest\x1a\x1f.penstock.v1.CountTasksResponse\",\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x15\x12\x13/api/v1/task-counts\x90\x02\x01\x12x\n" +
+	"\bGetQueue\x12\x1c.penstock.v1.GetQueueRequest\x1a\x1d.penstock.v1.GetQueueResponse\"/\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x02\x82\xd3\xe4\x93\x02\x18\x12\x16/api/v1/queues/{queue}\x90\x02\x01\x12~\n" +
+	"\bWaitTask\x12\x1c.penstock.v1.WaitTaskRequest\x1a\x1d.penstock.v1.WaitTaskResponse\"5\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x1e\x12\x1c/api/v1/tasks/{task_id}/wait\x90\x02\x01\x12\x86\x01\n" +
 	"\n" +
-	"ListEvents\x12\x1e.penstock.v1.ListEventsRequest\x1a\x1f.penstock.v1.ListEventsResponse\"3\xf2\xe0\x18\x06\n" +
-	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02 \x12\x1e/api/v1/tasks/{task_id}/events\x90\x02\x01\x12x\n" +
-	"\fSearchEvents\x12 .penstock.v1.SearchEventsRequest\x1a!.penstock.v1.SearchEventsResponse\"#\xf2\xe0\x18\x06\n" +
-	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02\x10\x12\x0e/api/v1/events\x90\x02\x01\x12\x97\x01\n" +
-	"\x0fListStateEvents\x12#.penstock.v1.ListStateEventsRequest\x1a$.penstock.v1.ListStateEventsResponse\"9\xf2\xe0\x18\x06\n" +
-	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02&\x12$/api/v1/tasks/{task_id}/state-events\x90\x02\x01\x12\x86\x01\n" +
-	"\vGetWorkflow\x12\x1f.penstock.v1.GetWorkflowRequest\x1a .penstock.v1.GetWorkflowResponse\"4\xf2\xe0\x18\x06\n" +
-	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02!\x12\x1f/api/v1/workflows/{workflow_id}\x90\x02\x01\x12^\n" +
-	"\vWatchEvents\x12\x1f.penstock.v1.WatchEventsRequest\x1a .penstock.v1.WatchEventsResponse\"\n" +
-	"\xf2\xe0\x18\x06\n" +
-	"\x04\x05\x03\x04\x010\x01\x12\x80\x01\n" +
+	"ListEvents\x12\x1e.penstock.v1.ListEventsRequest\x1a\x1f.penstock.v1.ListEventsResponse\"7\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02 \x12\x1e/api/v1/tasks/{task_id}/events\x90\x02\x01\x12|\n" +
+	"\fSearchEvents\x12 .penstock.v1.SearchEventsRequest\x1a!.penstock.v1.SearchEventsResponse\"'\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x10\x12\x0e/api/v1/events\x90\x02\x01\x12\x9b\x01\n" +
+	"\x0fListStateEvents\x12#.penstock.v1.ListStateEventsRequest\x1a$.penstock.v1.ListStateEventsResponse\"=\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02&\x12$/api/v1/tasks/{task_id}/state-events\x90\x02\x01\x12\x8a\x01\n" +
+	"\vGetWorkflow\x12\x1f.penstock.v1.GetWorkflowRequest\x1a .penstock.v1.GetWorkflowResponse\"8\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02!\x12\x1f/api/v1/workflows/{workflow_id}\x90\x02\x01\x12b\n" +
+	"\vWatchEvents\x12\x1f.penstock.v1.WatchEventsRequest\x1a .penstock.v1.WatchEventsResponse\"\x0e\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x010\x01\x12\x84\x01\n" +
 	"\n" +
-	"CancelTask\x12\x1e.penstock.v1.CancelTaskRequest\x1a\x1f.penstock.v1.CancelTaskResponse\"1\xf2\xe0\x18\x04\n" +
-	"\x02\x01\x03\x82\xd3\xe4\x93\x02#:\x01*\"\x1e/api/v1/tasks/{task_id}/cancel\x12x\n" +
-	"\vCancelTasks\x12\x1f.penstock.v1.CancelTasksRequest\x1a .penstock.v1.CancelTasksResponse\"&\xf2\xe0\x18\x03\n" +
-	"\x01\x03\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/api/v1/tasks/cancel\x12\x9b\x01\n" +
-	"\x10ListDependencies\x12$.penstock.v1.ListDependenciesRequest\x1a%.penstock.v1.ListDependenciesResponse\":\xf2\xe0\x18\a\n" +
-	"\x05\x05\x03\x04\x01\x02\x82\xd3\xe4\x93\x02&\x12$/api/v1/tasks/{task_id}/dependencies\x90\x02\x01\x12\x87\x01\n" +
-	"\fGetTaskGraph\x12 .penstock.v1.GetTaskGraphRequest\x1a!.penstock.v1.GetTaskGraphResponse\"2\xf2\xe0\x18\x06\n" +
-	"\x04\x05\x03\x04\x01\x82\xd3\xe4\x93\x02\x1f\x12\x1d/api/v1/tasks/{task_id}/graph\x90\x02\x01\x12\x90\x01\n" +
-	"\x0eRescheduleTask\x12\".penstock.v1.RescheduleTaskRequest\x1a#.penstock.v1.RescheduleTaskResponse\"5\xf2\xe0\x18\x04\n" +
-	"\x02\x01\x03\x82\xd3\xe4\x93\x02':\x01*\"\"/api/v1/tasks/{task_id}/reschedule\x12\x80\x01\n" +
-	"\rGetDeployment\x12!.penstock.v1.GetDeploymentRequest\x1a\".penstock.v1.GetDeploymentResponse\"(\xf2\xe0\x18\a\n" +
-	"\x05\x05\x03\x04\x01\x02\x82\xd3\xe4\x93\x02\x14\x12\x12/api/v1/deployment\x90\x02\x01BBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
+	"CancelTask\x12\x1e.penstock.v1.CancelTaskRequest\x1a\x1f.penstock.v1.CancelTaskResponse\"5\xf2\xe0\x18\x04\n" +
+	"\x02\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02#:\x01*\"\x1e/api/v1/tasks/{task_id}/cancel\x12|\n" +
+	"\vCancelTasks\x12\x1f.penstock.v1.CancelTasksRequest\x1a .penstock.v1.CancelTasksResponse\"*\xf2\xe0\x18\x03\n" +
+	"\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/api/v1/tasks/cancel\x12\x7f\n" +
+	"\tEraseTask\x12\x1d.penstock.v1.EraseTaskRequest\x1a\x1e.penstock.v1.EraseTaskResponse\"3\xf2\xe0\x18\x03\n" +
+	"\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\":\x01*\"\x1d/api/v1/tasks/{task_id}/erase\x12\x9f\x01\n" +
+	"\x10ListDependencies\x12$.penstock.v1.ListDependenciesRequest\x1a%.penstock.v1.ListDependenciesResponse\">\xf2\xe0\x18\a\n" +
+	"\x05\x05\x03\x04\x01\x02\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02&\x12$/api/v1/tasks/{task_id}/dependencies\x90\x02\x01\x12\x8b\x01\n" +
+	"\fGetTaskGraph\x12 .penstock.v1.GetTaskGraphRequest\x1a!.penstock.v1.GetTaskGraphResponse\"6\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x1f\x12\x1d/api/v1/tasks/{task_id}/graph\x90\x02\x01\x12\x94\x01\n" +
+	"\x0eRescheduleTask\x12\".penstock.v1.RescheduleTaskRequest\x1a#.penstock.v1.RescheduleTaskResponse\"9\xf2\xe0\x18\x04\n" +
+	"\x02\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02':\x01*\"\"/api/v1/tasks/{task_id}/reschedule\x12\x84\x01\n" +
+	"\rGetDeployment\x12!.penstock.v1.GetDeploymentRequest\x1a\".penstock.v1.GetDeploymentResponse\",\xf2\xe0\x18\a\n" +
+	"\x05\x05\x03\x04\x01\x02\xf8\xe0\x18\x03\x82\xd3\xe4\x93\x02\x14\x12\x12/api/v1/deployment\x90\x02\x01BBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
 
 var (
 	file_penstock_v1_tasks_proto_rawDescOnce sync.Once
@@ -4374,7 +4551,7 @@ func file_penstock_v1_tasks_proto_rawDescGZIP() []byte {
 	return file_penstock_v1_tasks_proto_rawDescData
 }
 
-var file_penstock_v1_tasks_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_penstock_v1_tasks_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_penstock_v1_tasks_proto_goTypes = []any{
 	(*EnqueueRequest)(nil),           // 0: penstock.v1.EnqueueRequest
 	(*Dependency)(nil),               // 1: penstock.v1.Dependency
@@ -4425,104 +4602,110 @@ var file_penstock_v1_tasks_proto_goTypes = []any{
 	(*RescheduleTaskResponse)(nil),   // 46: penstock.v1.RescheduleTaskResponse
 	(*GetDeploymentRequest)(nil),     // 47: penstock.v1.GetDeploymentRequest
 	(*GetDeploymentResponse)(nil),    // 48: penstock.v1.GetDeploymentResponse
-	(*timestamppb.Timestamp)(nil),    // 49: google.protobuf.Timestamp
-	(*wrapperspb.StringValue)(nil),   // 50: google.protobuf.StringValue
-	(*wrapperspb.Int64Value)(nil),    // 51: google.protobuf.Int64Value
+	(*EraseTaskRequest)(nil),         // 49: penstock.v1.EraseTaskRequest
+	(*EraseTaskResponse)(nil),        // 50: penstock.v1.EraseTaskResponse
+	(*timestamppb.Timestamp)(nil),    // 51: google.protobuf.Timestamp
+	(*wrapperspb.StringValue)(nil),   // 52: google.protobuf.StringValue
+	(*wrapperspb.Int64Value)(nil),    // 53: google.protobuf.Int64Value
 }
 var file_penstock_v1_tasks_proto_depIdxs = []int32{
-	49, // 0: penstock.v1.EnqueueRequest.scheduled_at:type_name -> google.protobuf.Timestamp
+	51, // 0: penstock.v1.EnqueueRequest.scheduled_at:type_name -> google.protobuf.Timestamp
 	2,  // 1: penstock.v1.EnqueueRequest.retry_policy:type_name -> penstock.v1.RetryPolicy
-	49, // 2: penstock.v1.EnqueueRequest.expires_at:type_name -> google.protobuf.Timestamp
+	51, // 2: penstock.v1.EnqueueRequest.expires_at:type_name -> google.protobuf.Timestamp
 	1,  // 3: penstock.v1.EnqueueRequest.depends_on:type_name -> penstock.v1.Dependency
 	8,  // 4: penstock.v1.EnqueueResponse.task:type_name -> penstock.v1.Task
 	0,  // 5: penstock.v1.EnqueueBatchRequest.tasks:type_name -> penstock.v1.EnqueueRequest
 	6,  // 6: penstock.v1.EnqueueBatchResponse.results:type_name -> penstock.v1.EnqueueResult
 	8,  // 7: penstock.v1.EnqueueResult.task:type_name -> penstock.v1.Task
 	7,  // 8: penstock.v1.EnqueueResult.error:type_name -> penstock.v1.ErrorInfo
-	49, // 9: penstock.v1.Task.scheduled_at:type_name -> google.protobuf.Timestamp
-	50, // 10: penstock.v1.Task.last_error_code:type_name -> google.protobuf.StringValue
-	50, // 11: penstock.v1.Task.last_error_reason:type_name -> google.protobuf.StringValue
-	49, // 12: penstock.v1.Task.created_at:type_name -> google.protobuf.Timestamp
-	49, // 13: penstock.v1.Task.updated_at:type_name -> google.protobuf.Timestamp
-	49, // 14: penstock.v1.Task.started_at:type_name -> google.protobuf.Timestamp
-	49, // 15: penstock.v1.Task.finished_at:type_name -> google.protobuf.Timestamp
-	49, // 16: penstock.v1.Task.next_retry_at:type_name -> google.protobuf.Timestamp
+	51, // 9: penstock.v1.Task.scheduled_at:type_name -> google.protobuf.Timestamp
+	52, // 10: penstock.v1.Task.last_error_code:type_name -> google.protobuf.StringValue
+	52, // 11: penstock.v1.Task.last_error_reason:type_name -> google.protobuf.StringValue
+	51, // 12: penstock.v1.Task.created_at:type_name -> google.protobuf.Timestamp
+	51, // 13: penstock.v1.Task.updated_at:type_name -> google.protobuf.Timestamp
+	51, // 14: penstock.v1.Task.started_at:type_name -> google.protobuf.Timestamp
+	51, // 15: penstock.v1.Task.finished_at:type_name -> google.protobuf.Timestamp
+	51, // 16: penstock.v1.Task.next_retry_at:type_name -> google.protobuf.Timestamp
 	2,  // 17: penstock.v1.Task.retry_policy:type_name -> penstock.v1.RetryPolicy
-	49, // 18: penstock.v1.Task.expires_at:type_name -> google.protobuf.Timestamp
-	49, // 19: penstock.v1.Task.heartbeat_at:type_name -> google.protobuf.Timestamp
-	8,  // 20: penstock.v1.GetTaskResponse.task:type_name -> penstock.v1.Task
-	49, // 21: penstock.v1.ListTasksRequest.created_after:type_name -> google.protobuf.Timestamp
-	49, // 22: penstock.v1.ListTasksRequest.created_before:type_name -> google.protobuf.Timestamp
-	8,  // 23: penstock.v1.ListTasksResponse.tasks:type_name -> penstock.v1.Task
-	15, // 24: penstock.v1.ListDependenciesResponse.dependencies:type_name -> penstock.v1.DependencyState
-	18, // 25: penstock.v1.GetTaskGraphResponse.tasks:type_name -> penstock.v1.GraphTask
-	19, // 26: penstock.v1.GetTaskGraphResponse.edges:type_name -> penstock.v1.GraphEdge
-	49, // 27: penstock.v1.GraphTask.created_at:type_name -> google.protobuf.Timestamp
-	49, // 28: penstock.v1.GraphTask.started_at:type_name -> google.protobuf.Timestamp
-	49, // 29: penstock.v1.GraphTask.finished_at:type_name -> google.protobuf.Timestamp
-	22, // 30: penstock.v1.CountTasksResponse.counts:type_name -> penstock.v1.StateCount
-	8,  // 31: penstock.v1.WaitTaskResponse.task:type_name -> penstock.v1.Task
-	49, // 32: penstock.v1.Event.next_retry_at:type_name -> google.protobuf.Timestamp
-	51, // 33: penstock.v1.Event.backoff_delay_ms:type_name -> google.protobuf.Int64Value
-	49, // 34: penstock.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
-	27, // 35: penstock.v1.ListEventsResponse.events:type_name -> penstock.v1.Event
-	49, // 36: penstock.v1.SearchEventsRequest.since:type_name -> google.protobuf.Timestamp
-	49, // 37: penstock.v1.SearchEventsRequest.until:type_name -> google.protobuf.Timestamp
-	27, // 38: penstock.v1.SearchEventsResponse.events:type_name -> penstock.v1.Event
-	34, // 39: penstock.v1.ListStateEventsResponse.events:type_name -> penstock.v1.StateEvent
-	35, // 40: penstock.v1.StateEvent.payload:type_name -> penstock.v1.StateChange
-	49, // 41: penstock.v1.StateChange.occurred_at:type_name -> google.protobuf.Timestamp
-	38, // 42: penstock.v1.GetWorkflowResponse.retry_context:type_name -> penstock.v1.RetryContext
-	49, // 43: penstock.v1.GetWorkflowResponse.created_at:type_name -> google.protobuf.Timestamp
-	49, // 44: penstock.v1.GetWorkflowResponse.updated_at:type_name -> google.protobuf.Timestamp
-	27, // 45: penstock.v1.WatchEventsResponse.events:type_name -> penstock.v1.Event
-	8,  // 46: penstock.v1.CancelTaskResponse.task:type_name -> penstock.v1.Task
-	49, // 47: penstock.v1.CancelTasksRequest.created_after:type_name -> google.protobuf.Timestamp
-	49, // 48: penstock.v1.CancelTasksRequest.created_before:type_name -> google.protobuf.Timestamp
-	49, // 49: penstock.v1.RescheduleTaskRequest.scheduled_at:type_name -> google.protobuf.Timestamp
-	8,  // 50: penstock.v1.RescheduleTaskResponse.task:type_name -> penstock.v1.Task
-	49, // 51: penstock.v1.GetDeploymentResponse.created_at:type_name -> google.protobuf.Timestamp
-	0,  // 52: penstock.v1.TaskService.Enqueue:input_type -> penstock.v1.EnqueueRequest
-	4,  // 53: penstock.v1.TaskService.EnqueueBatch:input_type -> penstock.v1.EnqueueBatchRequest
-	9,  // 54: penstock.v1.TaskService.GetTask:input_type -> penstock.v1.GetTaskRequest
-	11, // 55: penstock.v1.TaskService.ListTasks:input_type -> penstock.v1.ListTasksRequest
-	20, // 56: penstock.v1.TaskService.CountTasks:input_type -> penstock.v1.CountTasksRequest
-	23, // 57: penstock.v1.TaskService.GetQueue:input_type -> penstock.v1.GetQueueRequest
-	25, // 58: penstock.v1.TaskService.WaitTask:input_type -> penstock.v1.WaitTaskRequest
-	28, // 59: penstock.v1.TaskService.ListEvents:input_type -> penstock.v1.ListEventsRequest
-	30, // 60: penstock.v1.TaskService.SearchEvents:input_type -> penstock.v1.SearchEventsRequest
-	32, // 61: penstock.v1.TaskService.ListStateEvents:input_type -> penstock.v1.ListStateEventsRequest
-	36, // 62: penstock.v1.TaskService.GetWorkflow:input_type -> penstock.v1.GetWorkflowRequest
-	39, // 63: penstock.v1.TaskService.WatchEvents:input_type -> penstock.v1.WatchEventsRequest
-	41, // 64: penstock.v1.TaskService.CancelTask:input_type -> penstock.v1.CancelTaskRequest
-	43, // 65: penstock.v1.TaskService.CancelTasks:input_type -> penstock.v1.CancelTasksRequest
-	13, // 66: penstock.v1.TaskService.ListDependencies:input_type -> penstock.v1.ListDependenciesRequest
-	16, // 67: penstock.v1.TaskService.GetTaskGraph:input_type -> penstock.v1.GetTaskGraphRequest
-	45, // 68: penstock.v1.TaskService.RescheduleTask:input_type -> penstock.v1.RescheduleTaskRequest
-	47, // 69: penstock.v1.TaskService.GetDeployment:input_type -> penstock.v1.GetDeploymentRequest
-	3,  // 70: penstock.v1.TaskService.Enqueue:output_type -> penstock.v1.EnqueueResponse
-	5,  // 71: penstock.v1.TaskService.EnqueueBatch:output_type -> penstock.v1.EnqueueBatchResponse
-	10, // 72: penstock.v1.TaskService.GetTask:output_type -> penstock.v1.GetTaskResponse
-	12, // 73: penstock.v1.TaskService.ListTasks:output_type -> penstock.v1.ListTasksResponse
-	21, // 74: penstock.v1.TaskService.CountTasks:output_type -> penstock.v1.CountTasksResponse
-	24, // 75: penstock.v1.TaskService.GetQueue:output_type -> penstock.v1.GetQueueResponse
-	26, // 76: penstock.v1.TaskService.WaitTask:output_type -> penstock.v1.WaitTaskResponse
-	29, // 77: penstock.v1.TaskService.ListEvents:output_type -> penstock.v1.ListEventsResponse
-	31, // 78: penstock.v1.TaskService.SearchEvents:output_type -> penstock.v1.SearchEventsResponse
-	33, // 79: penstock.v1.TaskService.ListStateEvents:output_type -> penstock.v1.ListStateEventsResponse
-	37, // 80: penstock.v1.TaskService.GetWorkflow:output_type -> penstock.v1.GetWorkflowResponse
-	40, // 81: penstock.v1.TaskService.WatchEvents:output_type -> penstock.v1.WatchEventsResponse
-	42, // 82: penstock.v1.TaskService.CancelTask:output_type -> penstock.v1.CancelTaskResponse
-	44, // 83: penstock.v1.TaskService.CancelTasks:output_type -> penstock.v1.CancelTasksResponse
-	14, // 84: penstock.v1.TaskService.ListDependencies:output_type -> penstock.v1.ListDependenciesResponse
-	17, // 85: penstock.v1.TaskService.GetTaskGraph:output_type -> penstock.v1.GetTaskGraphResponse
-	46, // 86: penstock.v1.TaskService.RescheduleTask:output_type -> penstock.v1.RescheduleTaskResponse
-	48, // 87: penstock.v1.TaskService.GetDeployment:output_type -> penstock.v1.GetDeploymentResponse
-	70, // [70:88] is the sub-list for method output_type
-	52, // [52:70] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	51, // 18: penstock.v1.Task.expires_at:type_name -> google.protobuf.Timestamp
+	51, // 19: penstock.v1.Task.heartbeat_at:type_name -> google.protobuf.Timestamp
+	51, // 20: penstock.v1.Task.erased_at:type_name -> google.protobuf.Timestamp
+	8,  // 21: penstock.v1.GetTaskResponse.task:type_name -> penstock.v1.Task
+	51, // 22: penstock.v1.ListTasksRequest.created_after:type_name -> google.protobuf.Timestamp
+	51, // 23: penstock.v1.ListTasksRequest.created_before:type_name -> google.protobuf.Timestamp
+	8,  // 24: penstock.v1.ListTasksResponse.tasks:type_name -> penstock.v1.Task
+	15, // 25: penstock.v1.ListDependenciesResponse.dependencies:type_name -> penstock.v1.DependencyState
+	18, // 26: penstock.v1.GetTaskGraphResponse.tasks:type_name -> penstock.v1.GraphTask
+	19, // 27: penstock.v1.GetTaskGraphResponse.edges:type_name -> penstock.v1.GraphEdge
+	51, // 28: penstock.v1.GraphTask.created_at:type_name -> google.protobuf.Timestamp
+	51, // 29: penstock.v1.GraphTask.started_at:type_name -> google.protobuf.Timestamp
+	51, // 30: penstock.v1.GraphTask.finished_at:type_name -> google.protobuf.Timestamp
+	22, // 31: penstock.v1.CountTasksResponse.counts:type_name -> penstock.v1.StateCount
+	8,  // 32: penstock.v1.WaitTaskResponse.task:type_name -> penstock.v1.Task
+	51, // 33: penstock.v1.Event.next_retry_at:type_name -> google.protobuf.Timestamp
+	53, // 34: penstock.v1.Event.backoff_delay_ms:type_name -> google.protobuf.Int64Value
+	51, // 35: penstock.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
+	27, // 36: penstock.v1.ListEventsResponse.events:type_name -> penstock.v1.Event
+	51, // 37: penstock.v1.SearchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	51, // 38: penstock.v1.SearchEventsRequest.until:type_name -> google.protobuf.Timestamp
+	27, // 39: penstock.v1.SearchEventsResponse.events:type_name -> penstock.v1.Event
+	34, // 40: penstock.v1.ListStateEventsResponse.events:type_name -> penstock.v1.StateEvent
+	35, // 41: penstock.v1.StateEvent.payload:type_name -> penstock.v1.StateChange
+	51, // 42: penstock.v1.StateChange.occurred_at:type_name -> google.protobuf.Timestamp
+	38, // 43: penstock.v1.GetWorkflowResponse.retry_context:type_name -> penstock.v1.RetryContext
+	51, // 44: penstock.v1.GetWorkflowResponse.created_at:type_name -> google.protobuf.Timestamp
+	51, // 45: penstock.v1.GetWorkflowResponse.updated_at:type_name -> google.protobuf.Timestamp
+	27, // 46: penstock.v1.WatchEventsResponse.events:type_name -> penstock.v1.Event
+	8,  // 47: penstock.v1.CancelTaskResponse.task:type_name -> penstock.v1.Task
+	51, // 48: penstock.v1.CancelTasksRequest.created_after:type_name -> google.protobuf.Timestamp
+	51, // 49: penstock.v1.CancelTasksRequest.created_before:type_name -> google.protobuf.Timestamp
+	51, // 50: penstock.v1.RescheduleTaskRequest.scheduled_at:type_name -> google.protobuf.Timestamp
+	8,  // 51: penstock.v1.RescheduleTaskResponse.task:type_name -> penstock.v1.Task
+	51, // 52: penstock.v1.GetDeploymentResponse.created_at:type_name -> google.protobuf.Timestamp
+	8,  // 53: penstock.v1.EraseTaskResponse.task:type_name -> penstock.v1.Task
+	0,  // 54: penstock.v1.TaskService.Enqueue:input_type -> penstock.v1.EnqueueRequest
+	4,  // 55: penstock.v1.TaskService.EnqueueBatch:input_type -> penstock.v1.EnqueueBatchRequest
+	9,  // 56: penstock.v1.TaskService.GetTask:input_type -> penstock.v1.GetTaskRequest
+	11, // 57: penstock.v1.TaskService.ListTasks:input_type -> penstock.v1.ListTasksRequest
+	20, // 58: penstock.v1.TaskService.CountTasks:input_type -> penstock.v1.CountTasksRequest
+	23, // 59: penstock.v1.TaskService.GetQueue:input_type -> penstock.v1.GetQueueRequest
+	25, // 60: penstock.v1.TaskService.WaitTask:input_type -> penstock.v1.WaitTaskRequest
+	28, // 61: penstock.v1.TaskService.ListEvents:input_type -> penstock.v1.ListEventsRequest
+	30, // 62: penstock.v1.TaskService.SearchEvents:input_type -> penstock.v1.SearchEventsRequest
+	32, // 63: penstock.v1.TaskService.ListStateEvents:input_type -> penstock.v1.ListStateEventsRequest
+	36, // 64: penstock.v1.TaskService.GetWorkflow:input_type -> penstock.v1.GetWorkflowRequest
+	39, // 65: penstock.v1.TaskService.WatchEvents:input_type -> penstock.v1.WatchEventsRequest
+	41, // 66: penstock.v1.TaskService.CancelTask:input_type -> penstock.v1.CancelTaskRequest
+	43, // 67: penstock.v1.TaskService.CancelTasks:input_type -> penstock.v1.CancelTasksRequest
+	49, // 68: penstock.v1.TaskService.EraseTask:input_type -> penstock.v1.EraseTaskRequest
+	13, // 69: penstock.v1.TaskService.ListDependencies:input_type -> penstock.v1.ListDependenciesRequest
+	16, // 70: penstock.v1.TaskService.GetTaskGraph:input_type -> penstock.v1.GetTaskGraphRequest
+	45, // 71: penstock.v1.TaskService.RescheduleTask:input_type -> penstock.v1.RescheduleTaskRequest
+	47, // 72: penstock.v1.TaskService.GetDeployment:input_type -> penstock.v1.GetDeploymentRequest
+	3,  // 73: penstock.v1.TaskService.Enqueue:output_type -> penstock.v1.EnqueueResponse
+	5,  // 74: penstock.v1.TaskService.EnqueueBatch:output_type -> penstock.v1.EnqueueBatchResponse
+	10, // 75: penstock.v1.TaskService.GetTask:output_type -> penstock.v1.GetTaskResponse
+	12, // 76: penstock.v1.TaskService.ListTasks:output_type -> penstock.v1.ListTasksResponse
+	21, // 77: penstock.v1.TaskService.CountTasks:output_type -> penstock.v1.CountTasksResponse
+	24, // 78: penstock.v1.TaskService.GetQueue:output_type -> penstock.v1.GetQueueResponse
+	26, // 79: penstock.v1.TaskService.WaitTask:output_type -> penstock.v1.WaitTaskResponse
+	29, // 80: penstock.v1.TaskService.ListEvents:output_type -> penstock.v1.ListEventsResponse
+	31, // 81: penstock.v1.TaskService.SearchEvents:output_type -> penstock.v1.SearchEventsResponse
+	33, // 82: penstock.v1.TaskService.ListStateEvents:output_type -> penstock.v1.ListStateEventsResponse
+	37, // 83: penstock.v1.TaskService.GetWorkflow:output_type -> penstock.v1.GetWorkflowResponse
+	40, // 84: penstock.v1.TaskService.WatchEvents:output_type -> penstock.v1.WatchEventsResponse
+	42, // 85: penstock.v1.TaskService.CancelTask:output_type -> penstock.v1.CancelTaskResponse
+	44, // 86: penstock.v1.TaskService.CancelTasks:output_type -> penstock.v1.CancelTasksResponse
+	50, // 87: penstock.v1.TaskService.EraseTask:output_type -> penstock.v1.EraseTaskResponse
+	14, // 88: penstock.v1.TaskService.ListDependencies:output_type -> penstock.v1.ListDependenciesResponse
+	17, // 89: penstock.v1.TaskService.GetTaskGraph:output_type -> penstock.v1.GetTaskGraphResponse
+	46, // 90: penstock.v1.TaskService.RescheduleTask:output_type -> penstock.v1.RescheduleTaskResponse
+	48, // 91: penstock.v1.TaskService.GetDeployment:output_type -> penstock.v1.GetDeploymentResponse
+	73, // [73:92] is the sub-list for method output_type
+	54, // [54:73] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_penstock_v1_tasks_proto_init() }
@@ -4539,7 +4722,7 @@ func file_penstock_v1_tasks_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_v1_tasks_proto_rawDesc), len(file_penstock_v1_tasks_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   49,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

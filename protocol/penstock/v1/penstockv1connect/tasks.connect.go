@@ -67,6 +67,8 @@ const (
 	TaskServiceCancelTaskProcedure = "/penstock.v1.TaskService/CancelTask"
 	// TaskServiceCancelTasksProcedure is the fully-qualified name of the TaskService's CancelTasks RPC.
 	TaskServiceCancelTasksProcedure = "/penstock.v1.TaskService/CancelTasks"
+	// TaskServiceEraseTaskProcedure is the fully-qualified name of the TaskService's EraseTask RPC.
+	TaskServiceEraseTaskProcedure = "/penstock.v1.TaskService/EraseTask"
 	// TaskServiceListDependenciesProcedure is the fully-qualified name of the TaskService's
 	// ListDependencies RPC.
 	TaskServiceListDependenciesProcedure = "/penstock.v1.TaskService/ListDependencies"
@@ -133,6 +135,13 @@ type TaskServiceClient interface {
 	// max_tasks of them; call again while more is true. Tasks that end meanwhile
 	// are left alone.
 	CancelTasks(context.Context, *connect.Request[v1.CancelTasksRequest]) (*connect.Response[v1.CancelTasksResponse], error)
+	// EraseTask erases the content of a task that has ended, for good: payload, result,
+	// progress and the texts of its errors, in its row, its events and its dead
+	// letter, Postgres and Redis alike, and the results of the effects it performed.
+	// That it ran, when and how it ended stays. A dead letter whose content is erased
+	// can't be requeued any more. What was requeued from it is a task of its own. The
+	// event task.erased says who asked and why. Erasing again does nothing.
+	EraseTask(context.Context, *connect.Request[v1.EraseTaskRequest]) (*connect.Response[v1.EraseTaskResponse], error)
 	// ListDependencies pages through the tasks that a task depends on, in the order
 	// in which it names them, with their results.
 	ListDependencies(context.Context, *connect.Request[v1.ListDependenciesRequest]) (*connect.Response[v1.ListDependenciesResponse], error)
@@ -253,6 +262,12 @@ func NewTaskServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(taskServiceMethods.ByName("CancelTasks")),
 			connect.WithClientOptions(opts...),
 		),
+		eraseTask: connect.NewClient[v1.EraseTaskRequest, v1.EraseTaskResponse](
+			httpClient,
+			baseURL+TaskServiceEraseTaskProcedure,
+			connect.WithSchema(taskServiceMethods.ByName("EraseTask")),
+			connect.WithClientOptions(opts...),
+		),
 		listDependencies: connect.NewClient[v1.ListDependenciesRequest, v1.ListDependenciesResponse](
 			httpClient,
 			baseURL+TaskServiceListDependenciesProcedure,
@@ -299,6 +314,7 @@ type taskServiceClient struct {
 	watchEvents      *connect.Client[v1.WatchEventsRequest, v1.WatchEventsResponse]
 	cancelTask       *connect.Client[v1.CancelTaskRequest, v1.CancelTaskResponse]
 	cancelTasks      *connect.Client[v1.CancelTasksRequest, v1.CancelTasksResponse]
+	eraseTask        *connect.Client[v1.EraseTaskRequest, v1.EraseTaskResponse]
 	listDependencies *connect.Client[v1.ListDependenciesRequest, v1.ListDependenciesResponse]
 	getTaskGraph     *connect.Client[v1.GetTaskGraphRequest, v1.GetTaskGraphResponse]
 	rescheduleTask   *connect.Client[v1.RescheduleTaskRequest, v1.RescheduleTaskResponse]
@@ -375,6 +391,11 @@ func (c *taskServiceClient) CancelTasks(ctx context.Context, req *connect.Reques
 	return c.cancelTasks.CallUnary(ctx, req)
 }
 
+// EraseTask calls penstock.v1.TaskService.EraseTask.
+func (c *taskServiceClient) EraseTask(ctx context.Context, req *connect.Request[v1.EraseTaskRequest]) (*connect.Response[v1.EraseTaskResponse], error) {
+	return c.eraseTask.CallUnary(ctx, req)
+}
+
 // ListDependencies calls penstock.v1.TaskService.ListDependencies.
 func (c *taskServiceClient) ListDependencies(ctx context.Context, req *connect.Request[v1.ListDependenciesRequest]) (*connect.Response[v1.ListDependenciesResponse], error) {
 	return c.listDependencies.CallUnary(ctx, req)
@@ -447,6 +468,13 @@ type TaskServiceHandler interface {
 	// max_tasks of them; call again while more is true. Tasks that end meanwhile
 	// are left alone.
 	CancelTasks(context.Context, *connect.Request[v1.CancelTasksRequest]) (*connect.Response[v1.CancelTasksResponse], error)
+	// EraseTask erases the content of a task that has ended, for good: payload, result,
+	// progress and the texts of its errors, in its row, its events and its dead
+	// letter, Postgres and Redis alike, and the results of the effects it performed.
+	// That it ran, when and how it ended stays. A dead letter whose content is erased
+	// can't be requeued any more. What was requeued from it is a task of its own. The
+	// event task.erased says who asked and why. Erasing again does nothing.
+	EraseTask(context.Context, *connect.Request[v1.EraseTaskRequest]) (*connect.Response[v1.EraseTaskResponse], error)
 	// ListDependencies pages through the tasks that a task depends on, in the order
 	// in which it names them, with their results.
 	ListDependencies(context.Context, *connect.Request[v1.ListDependenciesRequest]) (*connect.Response[v1.ListDependenciesResponse], error)
@@ -563,6 +591,12 @@ func NewTaskServiceHandler(svc TaskServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(taskServiceMethods.ByName("CancelTasks")),
 		connect.WithHandlerOptions(opts...),
 	)
+	taskServiceEraseTaskHandler := connect.NewUnaryHandler(
+		TaskServiceEraseTaskProcedure,
+		svc.EraseTask,
+		connect.WithSchema(taskServiceMethods.ByName("EraseTask")),
+		connect.WithHandlerOptions(opts...),
+	)
 	taskServiceListDependenciesHandler := connect.NewUnaryHandler(
 		TaskServiceListDependenciesProcedure,
 		svc.ListDependencies,
@@ -620,6 +654,8 @@ func NewTaskServiceHandler(svc TaskServiceHandler, opts ...connect.HandlerOption
 			taskServiceCancelTaskHandler.ServeHTTP(w, r)
 		case TaskServiceCancelTasksProcedure:
 			taskServiceCancelTasksHandler.ServeHTTP(w, r)
+		case TaskServiceEraseTaskProcedure:
+			taskServiceEraseTaskHandler.ServeHTTP(w, r)
 		case TaskServiceListDependenciesProcedure:
 			taskServiceListDependenciesHandler.ServeHTTP(w, r)
 		case TaskServiceGetTaskGraphProcedure:
@@ -691,6 +727,10 @@ func (UnimplementedTaskServiceHandler) CancelTask(context.Context, *connect.Requ
 
 func (UnimplementedTaskServiceHandler) CancelTasks(context.Context, *connect.Request[v1.CancelTasksRequest]) (*connect.Response[v1.CancelTasksResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("penstock.v1.TaskService.CancelTasks is not implemented"))
+}
+
+func (UnimplementedTaskServiceHandler) EraseTask(context.Context, *connect.Request[v1.EraseTaskRequest]) (*connect.Response[v1.EraseTaskResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("penstock.v1.TaskService.EraseTask is not implemented"))
 }
 
 func (UnimplementedTaskServiceHandler) ListDependencies(context.Context, *connect.Request[v1.ListDependenciesRequest]) (*connect.Response[v1.ListDependenciesResponse], error) {
