@@ -34,6 +34,7 @@ const (
 	EventAlertRaised        EventType = "alert.raised"
 	EventDLQExpired         EventType = "dlq.expired"
 	EventRescheduled        EventType = "task.rescheduled"
+	EventErased             EventType = "task.erased"
 )
 
 // EventTypes lists every type.
@@ -43,7 +44,7 @@ func EventTypes() []EventType {
 		EventSucceeded, EventRetryScheduled, EventInterrupted, EventReclaimed, EventDLQ, EventFailed,
 		EventCancelled, EventTransitionRejected, EventApprovalRequested, EventApprovalApproved,
 		EventApprovalRejected, EventDLQRequeued, EventDiscardProposed, EventDiscarded, EventAlertRaised,
-		EventDLQExpired, EventRescheduled,
+		EventDLQExpired, EventRescheduled, EventErased,
 	}
 }
 

@@ -36,6 +36,7 @@ type Service struct {
 
 	enqueue Enqueuer
 	cancel  Canceller
+	erase   Eraser
 	store   *store.Store
 	redis   *streams.Client
 	waits   *Waits
@@ -48,8 +49,8 @@ type Service struct {
 
 // New makes a Service. Calls that wait or stream end when stop does; principal
 // returns who makes a call, or "".
-func New(stop context.Context, e Enqueuer, c Canceller, s *store.Store, r *streams.Client, w *Waits, principal func(context.Context) string) *Service {
-	return &Service{enqueue: e, cancel: c, store: s, redis: r, waits: w, principal: principal, stop: stop}
+func New(stop context.Context, e Enqueuer, c Canceller, x Eraser, s *store.Store, r *streams.Client, w *Waits, principal func(context.Context) string) *Service {
+	return &Service{enqueue: e, cancel: c, erase: x, store: s, redis: r, waits: w, principal: principal, stop: stop}
 }
 
 // MaxBatch is the most tasks of one EnqueueBatch call that is no graph.

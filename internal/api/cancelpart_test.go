@@ -31,7 +31,7 @@ func TestCancelTasksThatFailsHalfWay(t *testing.T) {
 	t.Parallel()
 	call := func(n int) (*connect.Response[penstockv1.CancelTasksResponse], error) {
 		waits := api.NewWaits(nil, time.Hour, slog.New(slog.DiscardHandler))
-		s := api.New(t.Context(), nil, failing(n), nil, nil, waits, func(context.Context) string { return "" })
+		s := api.New(t.Context(), nil, failing(n), nil, nil, nil, waits, func(context.Context) string { return "" })
 		return s.CancelTasks(t.Context(), connect.NewRequest(&penstockv1.CancelTasksRequest{AllTasks: true}))
 	}
 	if res, err := call(3); err != nil || res.Msg.Cancelled != 3 || !res.Msg.More {

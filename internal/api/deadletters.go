@@ -262,7 +262,7 @@ func deadLetterOf(r *dbsqlc.ListDeadRow) *penstockv1.DeadLetter {
 		FailedAt: timestamppb.New(r.FailedAt), Stream: store.Deref(r.Stream), MessageId: store.Deref(r.MessageID),
 		RecordedAt: timeOf(r.RecordedAt), Status: r.Status, Fingerprint: r.Fingerprint, RequeueCount: r.Requeues,
 		Revision: r.Revision, SettledAt: timeOf(r.SettledAt), DiscardReason: store.Deref(r.DiscardReason),
-		DiscardProposedBy: store.Deref(r.DiscardProposedBy), DiscardConfirmedBy: store.Deref(r.DiscardConfirmedBy),
+		DiscardProposedBy: store.Deref(r.DiscardProposedBy), DiscardConfirmedBy: store.Deref(r.DiscardConfirmedBy), ErasedAt: timeOf(r.ErasedAt),
 	}
 	if r.DiscardBatchID != nil {
 		out.DiscardBatchId = protocol.ID(*r.DiscardBatchID).String()

@@ -32,6 +32,7 @@ import (
 	"github.com/penstock-dev/penstock/internal/pipeline/dispatch"
 	"github.com/penstock-dev/penstock/internal/pipeline/effect"
 	"github.com/penstock-dev/penstock/internal/pipeline/enqueue"
+	"github.com/penstock-dev/penstock/internal/pipeline/erasure"
 	"github.com/penstock-dev/penstock/internal/pipeline/heartbeat"
 	"github.com/penstock-dev/penstock/internal/pipeline/reclaim"
 	"github.com/penstock-dev/penstock/internal/pipeline/reconcile"
@@ -77,6 +78,7 @@ type Orchestrator struct {
 	janitor    *retention.Janitor
 	alerts     *alert.Stage
 	replay     *replay.Stage
+	erasure    *erasure.Stage
 	waits      *api.Waits
 
 	entrance entrance
@@ -206,6 +208,7 @@ func (o *Orchestrator) wire() {
 		Store: o.store, Redis: o.redis, CheckPayload: o.enqueue.CheckPayload, ProposalTTL: cfg.Replay.ProposalTTL, DraftTTL: cfg.Replay.DraftTTL,
 		Keep: cfg.Retention.DeadLetters, Wake: wake, Log: o.log, Metrics: o.registry,
 	})
+	o.erasure = erasure.New(erasure.Options{Store: o.store, Forget: o.replay.ForgetEntries, Log: o.log, Metrics: o.registry})
 	o.schedule = schedule.New(schedule.Options{
 		Store: o.store, Reads: o.reads, Enqueue: ScheduleTasks(o.enqueue), MissedGrace: cfg.Schedules.MissedGrace, KeepFires: cfg.Schedules.KeepFires,
 		Wake: wake, Pulse: o.pulse, Log: o.log, Metrics: o.registry,
@@ -264,7 +267,7 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 	stopping, announce := context.WithCancel(context.Background())
 	defer announce()
 	handler, err := rpc.NewHandler(rpc.Services{
-		Tasks:       api.New(stopping, o.enqueue, o.cancel, o.reads, o.redis, o.waits, auth.Principal),
+		Tasks:       api.New(stopping, o.enqueue, o.cancel, o.erasure, o.reads, o.redis, o.waits, auth.Principal),
 		DeadLetters: api.NewDeadLetters(o.reads, o.replay, auth.Principal),
 		Workers:     api.NewWorkers(o.reads, o.heartbeat, auth.Principal),
 		Approvals:   api.NewApprovals(o.reads, o.approval, auth.Principal, auth.Roles),

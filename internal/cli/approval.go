@@ -142,6 +142,11 @@ func approvalDetail(w io.Writer, m *penstockv1.GetApprovalResponse) error {
 	if err != nil {
 		return err
 	}
+	if m.ContentHidden {
+		if _, err := fmt.Fprintf(w, "payload\n  %s\n", hidden); err != nil {
+			return err
+		}
+	}
 	if len(m.Payload) > 0 {
 		if _, err := fmt.Fprintf(w, "payload\n%s\n", block(prettyJSON(m.Payload))); err != nil {
 			return err

@@ -77,6 +77,10 @@ func (f *editFlags) run(ctx context.Context, s *session, id string) error {
 	if !s.cmd.Flags().Changed("revision") {
 		f.revision = d.Revision
 	}
+	if d.ContentHidden && f.file == "" {
+		return connect.NewError(connect.CodePermissionDenied, errors.New("your token may not read the payload, so it can't be edited in part: "+
+			"give a whole new one with --file, or use a token with the role payloads"))
+	}
 	base, now := d.Payload, d.Payload
 	if d.Revision > 0 {
 		now = d.EditedPayload

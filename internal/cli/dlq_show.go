@@ -141,6 +141,14 @@ func (s *session) showDead(d *penstockv1.DeadLetter, events []*penstockv1.Event,
 		return err
 	}
 	section := func(format string, a ...any) { _, _ = fmt.Fprintf(w, "\n"+format+":\n", a...) }
+	switch {
+	case d.ErasedAt != nil:
+		section("content")
+		_, _ = fmt.Fprintln(w, "  erased at "+stamp(d.ErasedAt))
+	case d.ContentHidden:
+		section("content")
+		_, _ = fmt.Fprintln(w, "  "+hidden)
+	}
 	if len(d.Payload) > 0 {
 		section("payload as it failed")
 		_, _ = fmt.Fprintln(w, block(prettyJSON(d.Payload)))

@@ -196,6 +196,9 @@ func taskTable(w io.Writer, tasks []*penstockv1.Task) error {
 	return tw.Flush()
 }
 
+// hidden stands for what the caller may not read.
+const hidden = "hidden: reading it takes the role payloads"
+
 func taskDetail(w io.Writer, t *penstockv1.Task) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row := func(k string, v any) { _, _ = fmt.Fprintf(tw, "%s\t%v\n", k, v) }
@@ -243,6 +246,12 @@ func taskDetail(w io.Writer, t *penstockv1.Task) error {
 	row("trace_id", line(t.TraceId, 255))
 	if t.HeartbeatAt != nil {
 		row("heartbeat_at", stamp(t.HeartbeatAt))
+	}
+	switch {
+	case t.ErasedAt != nil:
+		row("content", "erased at "+stamp(t.ErasedAt))
+	case t.ContentHidden:
+		row("content", hidden)
 	}
 	if len(t.Progress) > 0 {
 		row("progress", line(string(t.Progress), 500))

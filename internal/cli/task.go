@@ -17,7 +17,7 @@ import (
 func taskCmd() *cobra.Command {
 	c := group(&cobra.Command{Use: "task", Short: "Look at tasks and their events, cancel and reschedule them"})
 	clientFlags(c)
-	c.AddCommand(taskGetCmd(), taskListCmd(), taskCancelCmd(), taskRescheduleCmd(), taskCountCmd(), taskWaitCmd(), taskGraphCmd(), taskEventsCmd(), taskWatchCmd())
+	c.AddCommand(taskGetCmd(), taskListCmd(), taskCancelCmd(), taskRescheduleCmd(), taskEraseCmd(), taskCountCmd(), taskWaitCmd(), taskGraphCmd(), taskEventsCmd(), taskWatchCmd())
 	return c
 }
 

@@ -47,7 +47,7 @@ func (h *history) checkDead(d *deadRow, requeues int) {
 	differ("tenant", text(h.row.Tenant), text(d.Tenant))
 	differ("queue", text(h.row.Queue), text(store.Deref(d.Queue)))
 	differ("type", text(h.row.Type), text(store.Deref(d.Type)))
-	if d.Status != statusExpired && !h.broken {
+	if d.Status != statusExpired && !d.ErasedAt.Valid && !h.broken {
 		differ("errors", strconv.Itoa(h.failures), strconv.Itoa(int(max(d.Errors, 0))))
 	}
 	differ("edits", strconv.Itoa(int(d.Revision)), strconv.FormatInt(d.Edits, 10))

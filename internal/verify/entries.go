@@ -99,7 +99,7 @@ func (r *run) rereadEntries(ctx context.Context, entries []entry) (out []entry, 
 		now[protocol.ID(row.DlqID)] = row
 	}
 	for _, e := range entries {
-		if row := now[e.dlqID]; row != nil && row.Status != statusExpired {
+		if row := now[e.dlqID]; row != nil && row.Status != statusExpired && !row.ErasedAt.Valid {
 			e.id = store.Deref(row.EntryID)
 			out = append(out, e)
 		}

@@ -67,7 +67,7 @@ func mayBeInRedis(t *taskRow) bool {
 func (p *page) entries() (out []entry) {
 	for _, t := range p.tasks {
 		d := p.dead[protocol.ID(t.ID)]
-		if d != nil && d.RecordedAt.Valid && d.Status != statusExpired {
+		if d != nil && d.RecordedAt.Valid && d.Status != statusExpired && !d.ErasedAt.Valid {
 			out = append(out, entry{dlqID: protocol.ID(d.DlqID), id: store.Deref(d.EntryID), task: subjectOf(t)})
 		}
 	}

@@ -66,6 +66,8 @@ func editable(r *dbsqlc.LockDeadRow, revision int32) error {
 	switch {
 	case r.TaskID == nil:
 		return bad("dlq_id", "dead letter %s is an entry of %s that was no task: it has no payload to edit", id, store.Deref(r.Stream))
+	case r.ErasedAt.Valid:
+		return conflict("dlq_id", "the content of dead letter %s was erased: there is nothing to edit", id)
 	case r.Status != "open" && r.Status != "requeued":
 		return conflict("dlq_id", "dead letter %s is %s: it can't be edited", id, r.Status)
 	case r.Revision != revision:

@@ -12,13 +12,10 @@ import (
 	"github.com/penstock-dev/penstock/protocol"
 )
 
-// expire removes the content of settled dead letters whose time is over. It
-// does nothing unless the operator configured a retention.
+// expire removes the content of settled dead letters whose time is over, if the
+// operator configured a retention, and what erased ones have in Redis.
 func (s *Stage) expire(ctx context.Context) error {
-	if s.o.Keep <= 0 {
-		return nil
-	}
-	for ctx.Err() == nil {
+	for s.o.Keep > 0 && ctx.Err() == nil {
 		n, err := s.expireChunk(ctx)
 		if err != nil {
 			return err
@@ -29,7 +26,7 @@ func (s *Stage) expire(ctx context.Context) error {
 		s.settled.WithLabelValues("expired").Add(float64(n))
 		s.o.Log.Info("content of settled dead letters removed (retention.dead_letters)", "dead_letters", n)
 	}
-	return s.forgetEntries(ctx)
+	return s.ForgetEntries(ctx)
 }
 
 func (s *Stage) expireChunk(ctx context.Context) (n int, err error) {
@@ -74,9 +71,9 @@ func (s *Stage) expireChunk(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// forgetEntries removes the entries of expired dead letters from stream:dlq.
+// ForgetEntries removes the entries of expired and erased dead letters from stream:dlq.
 // They are acknowledged, and a crash between the steps repeats them.
-func (s *Stage) forgetEntries(ctx context.Context) error {
+func (s *Stage) ForgetEntries(ctx context.Context) error {
 	for ctx.Err() == nil {
 		rows, err := s.o.Store.ExpiredDeadEntries(ctx)
 		if err != nil || len(rows) == 0 {

@@ -190,6 +190,8 @@ func requeueable(r *dbsqlc.LockDeadRow, l *dbsqlc.DeadLinksRow, again bool) erro
 		return bad("dlq_id", "dead letter %s is an entry of %s that was no task: it can't be requeued; enqueue a task, or discard it", id, store.Deref(r.Stream))
 	case !r.RecordedAt.Valid:
 		return conflict("dlq_id", "dead letter %s is not in stream:dlq yet: try again in a moment", id)
+	case r.ErasedAt.Valid:
+		return conflict("dlq_id", "the content of dead letter %s was erased: it can't be requeued", id)
 	case r.Status == "open", r.Status == "requeued" && again:
 		return nil
 	case r.Status == "requeued":

@@ -16,7 +16,7 @@ import (
 const deadByIDs = `-- name: DeadByIDs :many
 SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.error_code, left(d.error, 2000) AS error, d.retry_count, d.failed_at, d.stream, d.message_id,
     d.recorded_at, d.status, d.fingerprint, d.requeues, d.revision, d.settled_at, d.discard_batch_id, d.discard_reason,
-    d.discard_proposed_by, d.discard_confirmed_by, t.name
+    d.discard_proposed_by, d.discard_confirmed_by, d.erased_at, t.name
 FROM (SELECT unnest($1::uuid[]) AS id) u JOIN dlq_items d ON d.dlq_id = u.id LEFT JOIN tasks t ON t.id = d.task_id
 `
 
@@ -42,6 +42,7 @@ type DeadByIDsRow struct {
 	DiscardReason      *string
 	DiscardProposedBy  *string
 	DiscardConfirmedBy *string
+	ErasedAt           pgtype.Timestamptz
 	Name               *string
 }
 
@@ -76,6 +77,7 @@ func (q *Queries) DeadByIDs(ctx context.Context, ids []pgid.ID) ([]*DeadByIDsRow
 			&i.DiscardReason,
 			&i.DiscardProposedBy,
 			&i.DiscardConfirmedBy,
+			&i.ErasedAt,
 			&i.Name,
 		); err != nil {
 			return nil, err
@@ -238,7 +240,9 @@ func (q *Queries) ExpireDead(ctx context.Context, dlqIds []pgid.ID) error {
 }
 
 const expiredDeadEntries = `-- name: ExpiredDeadEntries :many
-SELECT d.dlq_id, d.entry_id::text AS entry_id FROM dlq_items d WHERE d.status = 'expired' AND d.entry_id IS NOT NULL ORDER BY d.dlq_id LIMIT 500
+(SELECT d.dlq_id, d.entry_id::text AS entry_id FROM dlq_items d WHERE d.status = 'expired' AND d.entry_id IS NOT NULL ORDER BY d.dlq_id LIMIT 500)
+UNION
+(SELECT d.dlq_id, d.entry_id::text AS entry_id FROM dlq_items d WHERE d.erased_at IS NOT NULL AND d.entry_id IS NOT NULL ORDER BY d.dlq_id LIMIT 500)
 `
 
 type ExpiredDeadEntriesRow struct {
@@ -246,7 +250,7 @@ type ExpiredDeadEntriesRow struct {
 	EntryID string
 }
 
-// Entries of stream:dlq whose dead letter has expired.
+// Entries of stream:dlq whose dead letter has expired, or was erased.
 func (q *Queries) ExpiredDeadEntries(ctx context.Context) ([]*ExpiredDeadEntriesRow, error) {
 	rows, err := q.db.Query(ctx, expiredDeadEntries)
 	if err != nil {
@@ -482,7 +486,7 @@ func (q *Queries) InsertEntryEvents(ctx context.Context, arg InsertEntryEventsPa
 const listDead = `-- name: ListDead :many
 SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.error_code, left(d.error, 2000) AS error, d.retry_count, d.failed_at, d.stream, d.message_id,
     d.recorded_at, d.status, d.fingerprint, d.requeues, d.revision, d.settled_at, d.discard_batch_id, d.discard_reason,
-    d.discard_proposed_by, d.discard_confirmed_by, t.name FROM dlq_items d LEFT JOIN tasks t ON t.id = d.task_id
+    d.discard_proposed_by, d.discard_confirmed_by, d.erased_at, t.name FROM dlq_items d LEFT JOIN tasks t ON t.id = d.task_id
 WHERE (d.failed_at, d.dlq_id) < ($1::timestamptz, $2::uuid)
     AND d.failed_at >= $3::timestamptz AND d.failed_at < $4::timestamptz
     AND ($5::text = '' OR d.tenant = $5)
@@ -531,6 +535,7 @@ type ListDeadRow struct {
 	DiscardReason      *string
 	DiscardProposedBy  *string
 	DiscardConfirmedBy *string
+	ErasedAt           pgtype.Timestamptz
 	Name               *string
 }
 
@@ -578,6 +583,7 @@ func (q *Queries) ListDead(ctx context.Context, arg ListDeadParams) ([]*ListDead
 			&i.DiscardReason,
 			&i.DiscardProposedBy,
 			&i.DiscardConfirmedBy,
+			&i.ErasedAt,
 			&i.Name,
 		); err != nil {
 			return nil, err
@@ -591,7 +597,7 @@ func (q *Queries) ListDead(ctx context.Context, arg ListDeadParams) ([]*ListDead
 }
 
 const lockDead = `-- name: LockDead :many
-SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.queue, d.status, d.revision, d.requeues, d.recorded_at, d.stream
+SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.queue, d.status, d.revision, d.requeues, d.recorded_at, d.erased_at, d.stream
 FROM (SELECT unnest($1::uuid[]) AS id) u JOIN dlq_items d ON d.dlq_id = u.id
 ORDER BY d.dlq_id FOR NO KEY UPDATE OF d
 `
@@ -606,6 +612,7 @@ type LockDeadRow struct {
 	Revision   int32
 	Requeues   int32
 	RecordedAt pgtype.Timestamptz
+	ErasedAt   pgtype.Timestamptz
 	Stream     *string
 }
 
@@ -630,6 +637,7 @@ func (q *Queries) LockDead(ctx context.Context, ids []pgid.ID) ([]*LockDeadRow, 
 			&i.Revision,
 			&i.Requeues,
 			&i.RecordedAt,
+			&i.ErasedAt,
 			&i.Stream,
 		); err != nil {
 			return nil, err

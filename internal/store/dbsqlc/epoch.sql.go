@@ -191,7 +191,7 @@ func (q *Queries) CurrentDeliveries(ctx context.Context, ids []pgid.ID) ([]*Curr
 
 const deadWithEntry = `-- name: DeadWithEntry :many
 SELECT d.dlq_id, d.task_id, COALESCE(d.entry_id, '')::text AS entry_id, (d.stream IS NOT DISTINCT FROM 'stream:dlq')::boolean AS foreign_entry FROM dlq_items d
-WHERE d.dlq_id > $1::uuid AND d.status <> 'expired' AND d.recorded_at IS NOT NULL
+WHERE d.dlq_id > $1::uuid AND d.status <> 'expired' AND d.erased_at IS NULL AND d.recorded_at IS NOT NULL
 ORDER BY d.dlq_id LIMIT $2::int
 `
 
@@ -271,7 +271,7 @@ func (q *Queries) GetEpoch(ctx context.Context) (*GetEpochRow, error) {
 const lockDeadWithEntry = `-- name: LockDeadWithEntry :many
 SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, d.stream, d.message_id, d.raw, t.name
 FROM (SELECT unnest($1::uuid[]) AS dlq_id, unnest($2::text[]) AS entry_id) u
-    JOIN dlq_items d ON d.dlq_id = u.dlq_id AND COALESCE(d.entry_id, '') = u.entry_id AND d.status <> 'expired' AND d.recorded_at IS NOT NULL
+    JOIN dlq_items d ON d.dlq_id = u.dlq_id AND COALESCE(d.entry_id, '') = u.entry_id AND d.status <> 'expired' AND d.erased_at IS NULL AND d.recorded_at IS NOT NULL
     LEFT JOIN tasks t ON t.id = d.task_id
 ORDER BY d.dlq_id FOR NO KEY UPDATE OF d
 `

@@ -159,6 +159,7 @@ type DlqItem struct {
 	DiscardConfirmedBy *string
 	EventSeq           int32
 	TaskRemovedAt      pgtype.Timestamptz
+	ErasedAt           pgtype.Timestamptz
 }
 
 type DlqRequeue struct {
@@ -456,6 +457,7 @@ type Task struct {
 	EffectOwn           bool
 	RescheduledBy       []string
 	AskedSchedule       []byte
+	ErasedAt            pgtype.Timestamptz
 }
 
 type TaskClone struct {

@@ -117,7 +117,7 @@ func (q *Queries) VerifyBatches(ctx context.Context, afterID pgid.ID, maxRows in
 }
 
 const verifyDead = `-- name: VerifyDead :many
-SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.error_code, d.error, d.retry_count, d.recorded_at, d.status, d.entry_id, d.revision,
+SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.error_code, d.error, d.retry_count, d.recorded_at, d.erased_at, d.status, d.entry_id, d.revision,
     d.requeues, d.discard_proposed_by, d.discard_confirmed_by, COALESCE(json_array_length(d.errors), -1)::int AS errors,
     (SELECT count(*) FROM dlq_edits e WHERE e.dlq_id = d.dlq_id) AS edits
 FROM (SELECT unnest($1::uuid[]) AS id) u JOIN dlq_items d ON d.task_id = u.id
@@ -133,6 +133,7 @@ type VerifyDeadRow struct {
 	Error              string
 	RetryCount         int32
 	RecordedAt         pgtype.Timestamptz
+	ErasedAt           pgtype.Timestamptz
 	Status             string
 	EntryID            *string
 	Revision           int32
@@ -163,6 +164,7 @@ func (q *Queries) VerifyDead(ctx context.Context, ids []pgid.ID) ([]*VerifyDeadR
 			&i.Error,
 			&i.RetryCount,
 			&i.RecordedAt,
+			&i.ErasedAt,
 			&i.Status,
 			&i.EntryID,
 			&i.Revision,
@@ -243,13 +245,14 @@ func (q *Queries) VerifyEffectUsers(ctx context.Context, arg VerifyEffectUsersPa
 }
 
 const verifyEntries = `-- name: VerifyEntries :many
-SELECT d.dlq_id, d.status, d.entry_id FROM (SELECT unnest($1::uuid[]) AS id) u JOIN dlq_items d ON d.dlq_id = u.id
+SELECT d.dlq_id, d.status, d.erased_at, d.entry_id FROM (SELECT unnest($1::uuid[]) AS id) u JOIN dlq_items d ON d.dlq_id = u.id
 `
 
 type VerifyEntriesRow struct {
-	DlqID   pgid.ID
-	Status  string
-	EntryID *string
+	DlqID    pgid.ID
+	Status   string
+	ErasedAt pgtype.Timestamptz
+	EntryID  *string
 }
 
 // Where the entries of dead letters are now said to be.
@@ -262,7 +265,12 @@ func (q *Queries) VerifyEntries(ctx context.Context, dlqIds []pgid.ID) ([]*Verif
 	var items []*VerifyEntriesRow
 	for rows.Next() {
 		var i VerifyEntriesRow
-		if err := rows.Scan(&i.DlqID, &i.Status, &i.EntryID); err != nil {
+		if err := rows.Scan(
+			&i.DlqID,
+			&i.Status,
+			&i.ErasedAt,
+			&i.EntryID,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, &i)

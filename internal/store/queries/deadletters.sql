@@ -37,7 +37,7 @@ FROM (SELECT unnest(sqlc.arg(dlq_ids)::uuid[]) AS dlq_id, unnest(sqlc.arg(entry_
 -- Newest first, without payloads; the page starts after (before_at, before_id).
 SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.error_code, left(d.error, 2000) AS error, d.retry_count, d.failed_at, d.stream, d.message_id,
     d.recorded_at, d.status, d.fingerprint, d.requeues, d.revision, d.settled_at, d.discard_batch_id, d.discard_reason,
-    d.discard_proposed_by, d.discard_confirmed_by, t.name FROM dlq_items d LEFT JOIN tasks t ON t.id = d.task_id
+    d.discard_proposed_by, d.discard_confirmed_by, d.erased_at, t.name FROM dlq_items d LEFT JOIN tasks t ON t.id = d.task_id
 WHERE (d.failed_at, d.dlq_id) < (sqlc.arg(before_at)::timestamptz, sqlc.arg(before_id)::uuid)
     AND d.failed_at >= sqlc.arg(failed_after)::timestamptz AND d.failed_at < sqlc.arg(failed_before)::timestamptz
     AND (sqlc.arg(tenant)::text = '' OR d.tenant = sqlc.arg(tenant))
@@ -52,7 +52,7 @@ LIMIT sqlc.arg(max_rows);
 -- name: DeadByIDs :many
 SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.error_code, left(d.error, 2000) AS error, d.retry_count, d.failed_at, d.stream, d.message_id,
     d.recorded_at, d.status, d.fingerprint, d.requeues, d.revision, d.settled_at, d.discard_batch_id, d.discard_reason,
-    d.discard_proposed_by, d.discard_confirmed_by, t.name
+    d.discard_proposed_by, d.discard_confirmed_by, d.erased_at, t.name
 FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN dlq_items d ON d.dlq_id = u.id LEFT JOIN tasks t ON t.id = d.task_id;
 
 -- name: DeadPayload :one
@@ -90,7 +90,7 @@ SELECT e.revision, e.payload, e.diff, e.principal, e.reason, e.created_at FROM d
 -- name: LockDead :many
 -- Locks dead letters in id order for a decision. No key: rows that refer to
 -- them may be written meanwhile.
-SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.queue, d.status, d.revision, d.requeues, d.recorded_at, d.stream
+SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.queue, d.status, d.revision, d.requeues, d.recorded_at, d.erased_at, d.stream
 FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN dlq_items d ON d.dlq_id = u.id
 ORDER BY d.dlq_id FOR NO KEY UPDATE OF d;
 
@@ -180,8 +180,10 @@ WITH edits AS (
 UPDATE dlq_items SET status = 'expired', payload = NULL, edited_payload = NULL, raw = NULL, errors = NULL WHERE dlq_id = ANY(sqlc.arg(dlq_ids)::uuid[]);
 
 -- name: ExpiredDeadEntries :many
--- Entries of stream:dlq whose dead letter has expired.
-SELECT d.dlq_id, d.entry_id::text AS entry_id FROM dlq_items d WHERE d.status = 'expired' AND d.entry_id IS NOT NULL ORDER BY d.dlq_id LIMIT 500;
+-- Entries of stream:dlq whose dead letter has expired, or was erased.
+(SELECT d.dlq_id, d.entry_id::text AS entry_id FROM dlq_items d WHERE d.status = 'expired' AND d.entry_id IS NOT NULL ORDER BY d.dlq_id LIMIT 500)
+UNION
+(SELECT d.dlq_id, d.entry_id::text AS entry_id FROM dlq_items d WHERE d.erased_at IS NOT NULL AND d.entry_id IS NOT NULL ORDER BY d.dlq_id LIMIT 500);
 
 -- name: ForgetDeadEntries :exec
 UPDATE dlq_items SET entry_id = NULL WHERE dlq_id = ANY(sqlc.arg(dlq_ids)::uuid[]);

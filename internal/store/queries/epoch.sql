@@ -78,7 +78,7 @@ WHERE t.state IN ('queued', 'retrying', 'running');
 -- name: DeadWithEntry :many
 -- The next dead letters that must be in stream:dlq, in order of id.
 SELECT d.dlq_id, d.task_id, COALESCE(d.entry_id, '')::text AS entry_id, (d.stream IS NOT DISTINCT FROM 'stream:dlq')::boolean AS foreign_entry FROM dlq_items d
-WHERE d.dlq_id > sqlc.arg(after_id)::uuid AND d.status <> 'expired' AND d.recorded_at IS NOT NULL
+WHERE d.dlq_id > sqlc.arg(after_id)::uuid AND d.status <> 'expired' AND d.erased_at IS NULL AND d.recorded_at IS NOT NULL
 ORDER BY d.dlq_id LIMIT sqlc.arg(max_rows)::int;
 
 -- name: LockDeadWithEntry :many
@@ -86,7 +86,7 @@ ORDER BY d.dlq_id LIMIT sqlc.arg(max_rows)::int;
 -- with all that an entry says. It waits for others that put them back.
 SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, d.stream, d.message_id, d.raw, t.name
 FROM (SELECT unnest(sqlc.arg(dlq_ids)::uuid[]) AS dlq_id, unnest(sqlc.arg(entry_ids)::text[]) AS entry_id) u
-    JOIN dlq_items d ON d.dlq_id = u.dlq_id AND COALESCE(d.entry_id, '') = u.entry_id AND d.status <> 'expired' AND d.recorded_at IS NOT NULL
+    JOIN dlq_items d ON d.dlq_id = u.dlq_id AND COALESCE(d.entry_id, '') = u.entry_id AND d.status <> 'expired' AND d.erased_at IS NULL AND d.recorded_at IS NOT NULL
     LEFT JOIN tasks t ON t.id = d.task_id
 ORDER BY d.dlq_id FOR NO KEY UPDATE OF d;
 

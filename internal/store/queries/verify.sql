@@ -47,7 +47,7 @@ ORDER BY x.task_id, x.seq LIMIT sqlc.arg(max_rows)::int;
 
 -- name: VerifyDead :many
 -- The dead letters of tasks, with the number of their edits.
-SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.error_code, d.error, d.retry_count, d.recorded_at, d.status, d.entry_id, d.revision,
+SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.error_code, d.error, d.retry_count, d.recorded_at, d.erased_at, d.status, d.entry_id, d.revision,
     d.requeues, d.discard_proposed_by, d.discard_confirmed_by, COALESCE(json_array_length(d.errors), -1)::int AS errors,
     (SELECT count(*) FROM dlq_edits e WHERE e.dlq_id = d.dlq_id) AS edits
 FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN dlq_items d ON d.task_id = u.id;
@@ -63,7 +63,7 @@ ORDER BY r.dlq_id, r.n LIMIT sqlc.arg(max_rows)::int;
 
 -- name: VerifyEntries :many
 -- Where the entries of dead letters are now said to be.
-SELECT d.dlq_id, d.status, d.entry_id FROM (SELECT unnest(sqlc.arg(dlq_ids)::uuid[]) AS id) u JOIN dlq_items d ON d.dlq_id = u.id;
+SELECT d.dlq_id, d.status, d.erased_at, d.entry_id FROM (SELECT unnest(sqlc.arg(dlq_ids)::uuid[]) AS id) u JOIN dlq_items d ON d.dlq_id = u.id;
 
 -- name: VerifyItems :many
 -- The next dead letters, whatever they are about, with what is known of those
