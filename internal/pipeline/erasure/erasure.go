@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/penstock-dev/penstock/internal/crashpoint"
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
@@ -74,7 +73,6 @@ func (s *Stage) Erase(ctx context.Context, id protocol.ID, principal, reason str
 	if err != nil {
 		return false, nil, err
 	}
-	crashpoint.Here("erasure.committed")
 	if !already {
 		s.erased.Inc()
 	}
@@ -147,4 +145,3 @@ func checkReason(reason string) error {
 	}
 	return nil
 }
-
