@@ -208,7 +208,7 @@ func (o *Orchestrator) wire() {
 		Store: o.store, Redis: o.redis, CheckPayload: o.enqueue.CheckPayload, ProposalTTL: cfg.Replay.ProposalTTL, DraftTTL: cfg.Replay.DraftTTL,
 		Keep: cfg.Retention.DeadLetters, Wake: wake, Log: o.log, Metrics: o.registry,
 	})
-	o.erasure = erasure.New(erasure.Options{Store: o.store, Forget: o.replay.ForgetEntries, Log: o.log, Metrics: o.registry})
+	o.erasure = erasure.New(erasure.Options{Store: o.store, Forget: o.replay.ForgetEntries, Drop: o.dropEntries, Log: o.log, Metrics: o.registry})
 	o.schedule = schedule.New(schedule.Options{
 		Store: o.store, Reads: o.reads, Enqueue: ScheduleTasks(o.enqueue), MissedGrace: cfg.Schedules.MissedGrace, KeepFires: cfg.Schedules.KeepFires,
 		Wake: wake, Pulse: o.pulse, Log: o.log, Metrics: o.registry,
@@ -244,6 +244,11 @@ func (o *Orchestrator) applied(a result.Applied) {
 	if a.Dead {
 		o.deadletter.Kick()
 	}
+}
+
+// dropEntries removes entries from the stream of a queue.
+func (o *Orchestrator) dropEntries(ctx context.Context, queue string, entries []string) error {
+	return o.redis.DropDelivered(ctx, protocol.TaskStream(queue), protocol.GroupWorkers, entries)
 }
 
 // queues lists the queues whose streams need care: those seen by this process

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -128,6 +129,23 @@ func (c *Client) dropBefore(ctx context.Context, stream, id string) (n int64, er
 		}
 	}
 	return n, nil
+}
+
+// DropDelivered removes entries that were delivered, but for the last one, which
+// stays so that the group's lag stays exact.
+func (c *Client) DropDelivered(ctx context.Context, stream, group string, ids []string) error {
+	info, err := c.Info(ctx, stream, group)
+	if errors.Is(err, ErrNoGroup) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return MinID(id, info.LastDelivered) != id || id == info.LastDelivered })
+	if len(ids) == 0 {
+		return nil
+	}
+	return c.Drop(ctx, stream, ids)
 }
 
 // Drop removes entries one by one. They must be acknowledged.

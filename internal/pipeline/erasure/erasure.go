@@ -22,9 +22,11 @@ import (
 // Options are the settings of a Stage.
 type Options struct {
 	Store *store.Store
-	// Forget removes what erased dead letters have in Redis. It is called after each
-	// erasure; what it can't remove then is removed later.
+	// Forget removes what erased dead letters have in Redis, and Drop entries of a
+	// queue's stream. They are called after each erasure; what can't be removed then
+	// is removed later, by trimming.
 	Forget  func(ctx context.Context) error
+	Drop    func(ctx context.Context, queue string, entries []string) error
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
@@ -76,10 +78,21 @@ func (s *Stage) Erase(ctx context.Context, id protocol.ID, principal, reason str
 	if !already {
 		s.erased.Inc()
 	}
-	if err := s.o.Forget(ctx); err != nil {
-		s.o.Log.Warn("the dead letter of an erased task is still in stream:dlq; it is removed within minutes", "task_id", id, "error", err)
+	if err := s.forget(ctx, id); err != nil {
+		s.o.Log.Warn("what an erased task has in Redis is still there; it is removed when it is erased again, or by trimming", "task_id", id, "error", err)
 	}
 	return already, requeued, nil
+}
+
+// forget removes what Redis has of a task that was erased.
+func (s *Stage) forget(ctx context.Context, id protocol.ID) error {
+	err := s.o.Forget(ctx)
+	entries, rerr := s.o.Store.EntriesOfTask(ctx, pgid.ID(id))
+	queue, qerr := s.o.Store.TaskQueue(ctx, pgid.ID(id))
+	if err := errors.Join(err, rerr, qerr); err != nil || len(entries) == 0 {
+		return err
+	}
+	return s.o.Drop(ctx, queue, entries)
 }
 
 func (s *Stage) erase(ctx context.Context, q *dbsqlc.Queries, id protocol.ID, principal, reason string) (already bool, err error) {

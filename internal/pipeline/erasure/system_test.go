@@ -72,7 +72,7 @@ func start(t *testing.T) system {
 	t.Helper()
 	s := testkit.NewStores(t)
 	cfg := s.Config()
-	cfg.Retention.TrimInterval = 100 * time.Millisecond
+	cfg.Retention.TrimInterval = time.Hour
 	o := testkit.StartOrchestrator(t, cfg)
 	c := testkit.Client(t, o.URL)
 	s.StartWorker(t, worker.Options{OrchestratorURL: o.URL, HeartbeatInterval: 50 * time.Millisecond}, func(w *worker.Worker) {
@@ -171,10 +171,11 @@ func TestNothingIsLeft(t *testing.T) {
 		found := whereIs(t, s.Stores)
 		return len(found) == 0, fmt.Sprint(found)
 	})
-	testkit.Eventually(t, "task streams are trimmed", func() (bool, string) {
-		left, err := s.Redis(t).XRange(t.Context(), protocol.StreamTask, "-", "+").Result()
-		return err == nil && !strings.Contains(fmt.Sprint(left[:max(len(left)-1, 0)]), secret), fmt.Sprint(left, err)
-	})
+	// The last entry of the stream stays for the group's sake until there is another.
+	left, err := s.Redis(t).XRange(t.Context(), protocol.StreamTask, "-", "+").Result()
+	if err != nil || len(left) > 1 {
+		t.Errorf("stream:task holds %v, %v", left, err)
+	}
 	if res, err = s.erase(t, failed); err != nil || !res.AlreadyErased {
 		t.Errorf("erased again: %v, %v", res, err)
 	}
@@ -247,7 +248,7 @@ func TestRedisIsAwayMeanwhile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	away := erasure.New(erasure.Options{Store: s.Store(t), Forget: func(context.Context) error { return errors.New("no Redis") }, Log: testkit.Log(t)})
+	away := erasure.New(erasure.Options{Store: s.Store(t), Forget: func(context.Context) error { return errors.New("no Redis") }, Drop: func(context.Context, string, []string) error { return errors.New("no Redis") }, Log: testkit.Log(t)})
 	if already, _, err := away.Erase(t.Context(), parsed, "alice", "ticket"); err != nil || already {
 		t.Fatalf("%v, %v", already, err)
 	}

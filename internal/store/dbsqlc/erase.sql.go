@@ -11,6 +11,31 @@ import (
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 )
 
+const entriesOfTask = `-- name: EntriesOfTask :many
+SELECT DISTINCT e.message_id::text AS message_id FROM event_log e WHERE e.task_id = $1 AND e.message_id IS NOT NULL LIMIT 1000
+`
+
+// The stream entries that a task's events name.
+func (q *Queries) EntriesOfTask(ctx context.Context, taskID pgid.ID) ([]string, error) {
+	rows, err := q.db.Query(ctx, entriesOfTask, taskID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var message_id string
+		if err := rows.Scan(&message_id); err != nil {
+			return nil, err
+		}
+		items = append(items, message_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const eraseTask = `-- name: EraseTask :one
 SELECT penstock_erase_task($1)::boolean AS erased
 `

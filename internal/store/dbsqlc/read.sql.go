@@ -640,6 +640,17 @@ func (q *Queries) SearchTaskEvents(ctx context.Context, arg SearchTaskEventsPara
 	return items, nil
 }
 
+const taskQueue = `-- name: TaskQueue :one
+SELECT t.queue FROM tasks t WHERE t.id = $1
+`
+
+func (q *Queries) TaskQueue(ctx context.Context, id pgid.ID) (string, error) {
+	row := q.db.QueryRow(ctx, taskQueue, id)
+	var queue string
+	err := row.Scan(&queue)
+	return queue, err
+}
+
 const taskTenant = `-- name: TaskTenant :one
 SELECT t.tenant FROM tasks t WHERE t.id = $1
 `

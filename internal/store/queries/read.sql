@@ -56,6 +56,9 @@ WHERE (e.xid, e.task_id, e.seq) > (sqlc.arg(after_xid)::text::xid8, sqlc.arg(aft
     AND (cardinality(@types::text[]) = 0 OR e.type = ANY(@types::text[]))
 ORDER BY e.xid, e.task_id, e.seq LIMIT @max_rows;
 
+-- name: TaskQueue :one
+SELECT t.queue FROM tasks t WHERE t.id = @id;
+
 -- name: TaskTenant :one
 SELECT t.tenant FROM tasks t WHERE t.id = @id;
 
