@@ -35,7 +35,7 @@ const workerToken, personToken, producerToken = "the-token-of-the-worker", "the-
 func known(t *testing.T) func(c *config.Orchestrator) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "tokens")
-	lines := "w " + workerToken + " roles=worker\nada " + personToken + " roles=operator\nbob " + producerToken + " roles=producer\n"
+	lines := "w " + workerToken + " roles=worker\nada " + personToken + " roles=operator,payloads\nbob " + producerToken + " roles=producer\n"
 	if err := os.WriteFile(file, []byte(lines), 0o600); err != nil {
 		t.Fatal(err)
 	}

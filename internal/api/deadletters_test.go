@@ -34,7 +34,7 @@ const (
 func operated(t *testing.T) *env {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(file, []byte("alice "+aliceToken+" roles=operator\nbob "+bobToken+" roles=operator\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("alice "+aliceToken+" roles=operator,payloads\nbob "+bobToken+" roles=operator,payloads\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	e := newEnv(t, func(c *config.Orchestrator) {

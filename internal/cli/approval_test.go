@@ -13,7 +13,7 @@ func TestGuardAndApprovalCommands(t *testing.T) {
 	t.Parallel()
 	cfg := testkit.NewStores(t).Config()
 	cfg.Auth.TokensFile = filepath.Join(t.TempDir(), "tokens")
-	tokens := map[string]string{"root": "admin", "alice": "producer,operator,approver", "bob": "approver", "carol": "approver"}
+	tokens := map[string]string{"root": "admin", "alice": "producer,operator,approver", "bob": "approver,payloads", "carol": "approver,payloads"}
 	var lines strings.Builder
 	for name, roles := range tokens {
 		lines.WriteString(name + " a-long-token-of-" + name + " roles=" + roles + "\n")

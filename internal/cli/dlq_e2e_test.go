@@ -41,7 +41,7 @@ func newDesk(t *testing.T) *desk {
 	for _, name := range []string{"alice", "bob"} {
 		token := name + "-0123456789abcdef"
 		d.tokens[name] = filepath.Join(dir, name)
-		fmt.Fprintf(&list, "%s %s roles=operator\n", name, token)
+		fmt.Fprintf(&list, "%s %s roles=operator,payloads\n", name, token)
 		if err := os.WriteFile(d.tokens[name], []byte(token+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -137,7 +137,11 @@ func showEffect(w io.Writer, e *penstockv1.Effect) error {
 		row("runs", "%d", e.Runs)
 		if e.DoneAt != nil {
 			row("done", "%s", stamp(e.DoneAt))
-			row("result", "%s", line(string(e.Result), 2000))
+			result := line(string(e.Result), 2000)
+			if e.ContentHidden {
+				result = hidden
+			}
+			row("result", "%s", result)
 		}
 		if e.ResultNote != "" {
 			row("no result", "%s", line(e.ResultNote, 1024))

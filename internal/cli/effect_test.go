@@ -27,7 +27,7 @@ func TestEffectCommands(t *testing.T) {
 	cfg := s.Config()
 	cfg.Effects.DoubtAfter = 0
 	cfg.Auth.TokensFile = filepath.Join(t.TempDir(), "tokens")
-	lines := "w " + workersToken + " roles=worker\nada " + adasToken + " roles=operator\nbob " + bobsToken + " roles=producer,operator\n"
+	lines := "w " + workersToken + " roles=worker\nada " + adasToken + " roles=operator,payloads\nbob " + bobsToken + " roles=producer,operator\n"
 	if err := os.WriteFile(cfg.Auth.TokensFile, []byte(lines), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -114,7 +114,7 @@ func TestTokenLines(t *testing.T) {
 	t.Parallel()
 	got := tokenLines([]string{"/d/alice.token", "/d/bob.token"}, devPeople)
 	want := "Who you are: export PENSTOCK_TOKEN_FILE=/d/alice.token   # producer, operator\n" +
-		"         or: export PENSTOCK_TOKEN_FILE=/d/bob.token   # operator, approver\n"
+		"         or: export PENSTOCK_TOKEN_FILE=/d/bob.token   # operator, approver, payloads\n"
 	if got != want || tokenLines(nil, devPeople) != "" {
 		t.Errorf("%q", got)
 	}

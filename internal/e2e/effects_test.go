@@ -27,7 +27,7 @@ func TestKillAWorkerBetweenEffectAndRecord(t *testing.T) {
 	t.Parallel()
 	s := &system{Stores: testkit.NewStores(t), t: t, visibility: 2 * time.Second}
 	file := filepath.Join(t.TempDir(), "tokens")
-	must(t, os.WriteFile(file, []byte("alice "+token("alice")+" roles=operator\nbob "+token("bob")+" roles=producer\nw "+token("w")+" roles=worker\n"), 0o600))
+	must(t, os.WriteFile(file, []byte("alice "+token("alice")+" roles=operator,payloads\nbob "+token("bob")+" roles=producer\nw "+token("w")+" roles=worker\n"), 0o600))
 	addr := freeAddr(t)
 	s.orchestrator(addr, "PENSTOCK_AUTH_TOKENS_FILE="+file, "PENSTOCK_EFFECTS_DOUBT_AFTER=1s")
 	waitReady(t, addr)

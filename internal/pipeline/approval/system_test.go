@@ -37,7 +37,7 @@ func systemWith(t *testing.T, anonymous ...string) (testkit.Stores, func(name st
 	token := func(name string) string { return name + "-0123456789abcdef" }
 	var lines strings.Builder
 	for name, roles := range map[string]string{
-		"alice": "producer,approver", "bob": "approver", "carol": "operator,approver", "root": "admin", "vera": "viewer,approver",
+		"alice": "producer,approver", "bob": "approver", "carol": "operator,approver", "root": "admin", "vera": "viewer,approver,payloads",
 	} {
 		fmt.Fprintf(&lines, "%s %s roles=%s\n", name, token(name), roles)
 	}
