@@ -150,9 +150,7 @@ func TestAKeyUsedAgainIsAnotherAct(t *testing.T) {
 func TestANameUsedAgainIsAnotherAct(t *testing.T) {
 	t.Parallel()
 	old := uuid.Must(uuid.NewV7())
-	for i, b := range []byte{0x01, 0x8c} { // of 2023: used as a name
-		old[i] = b
-	}
+	copy(old[:], []byte{0x01, 0x8c}) // of 2023: used as a name
 	for name, id := range map[string]string{"name": "order-42", "an old UUID": old.String()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/penstock-dev/penstock/internal/batch"
-	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 	"github.com/penstock-dev/penstock/protocol"
@@ -237,10 +236,9 @@ func (s *Stage) readExisting(ctx context.Context, q *dbsqlc.Queries, items []*it
 		}
 	}
 	for _, it := range items {
-		if it.key == "" || h.lost[it] || created[it.id] != nil {
-			continue
-		}
-		if t := h.byID[it.id]; t == nil || store.Deref(t.IdempotencyKey) != it.key || t.IdempotencyScope != it.scope {
+		// Also where the task has that key: then it has expired, and does not hold
+		// again because somebody asked.
+		if it.key != "" && !h.lost[it] && created[it.id] == nil {
 			dropScopes, dropKeys = append(dropScopes, it.scope), append(dropKeys, it.key)
 		}
 	}
