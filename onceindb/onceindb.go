@@ -81,7 +81,7 @@ const maxText = 600
 
 // Key is the key of an execution's effects: its idempotency scope and key, or its
 // tenant and id if it has no key; the same over all attempts, and for a task that
-// was requeued.
+// was requeued. A new task whose producer uses an expired key again has another.
 func Key(i task.Info) string {
 	kind, scope := "k", i.IdempotencyScope
 	if i.IdempotencyKeyOwn {

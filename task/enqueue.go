@@ -83,10 +83,13 @@ type Option func(*Request)
 func ID(id string) Option { return func(r *Request) { r.TaskID = id } }
 
 // Key makes the request idempotent: a second one with the same key and the
-// same fields returns the first one's task.
+// same fields returns the first one's task. A key is one task's within its Scope,
+// whatever the type: another type with the same key is refused (TASK_DUPLICATE).
 func Key(key string) Option { return func(r *Request) { r.Key = key } }
 
-// Scope says where the key is unique; default: the tenant.
+// Scope says where the key is unique; default: the tenant. Types that are to have
+// the same keys need a scope each, such as "default/order.ship". A scope belongs
+// to one tenant.
 func Scope(scope string) Option { return func(r *Request) { r.Scope = scope } }
 
 // At schedules the task. A past time runs at once.

@@ -47,8 +47,10 @@ type Info struct {
 	// the task still has this delivery. It only grows. Pass it to systems that
 	// can refuse a lower one.
 	Delivery int64
-	// IdempotencyKey is the producer's key, else TaskID. It stays the same
-	// over all attempts: pass it to systems that remove duplicates.
+	// IdempotencyKey is what to remove duplicates by: the producer's key, else
+	// TaskID. It stays the same over all attempts and requeues. Once keys have
+	// expired in a deployment, that of a new task ends in "~" and a generation: a key
+	// that is used again is another act. At most 255 bytes.
 	IdempotencyKey string
 	// IdempotencyKeyOwn: the producer gave no key, so that IdempotencyKey is a task's
 	// id: this one's, or that of the one it was requeued from.

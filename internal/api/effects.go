@@ -1,9 +1,10 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/penstock-dev/penstock/internal/pipeline/effect"
 	"github.com/penstock-dev/penstock/internal/store"
+	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 	"github.com/penstock-dev/penstock/internal/tenancy"
 	"github.com/penstock-dev/penstock/protocol"
@@ -258,8 +260,10 @@ func (s *Effects) ResolveEffect(ctx context.Context, req *connect.Request[pensto
 	return connect.NewResponse(out), nil
 }
 
-// effectID checks the full key of an effect. Where the caller does not say of which
-// kind the key is, it is that of which the ledger has an effect.
+// effectID checks the full key of an effect, and finds the one that is meant by a
+// caller's own words: where they do not say of which kind the key is, it is that of
+// which the ledger has an effect, and a key that was used again is that of the task
+// which has it now. Where that could be several, they must say which.
 func (s *Effects) effectID(ctx context.Context, m interface {
 	GetScope() string
 	GetKey() string
@@ -282,39 +286,63 @@ func (s *Effects) effectID(ctx context.Context, m interface {
 	if err := protocol.CheckEffectName(id.Name); err != nil {
 		return id, protocol.Errorf(protocol.CodeInputInvalid, "name", "%v", err)
 	}
-	kind := m.GetKeyKind()
-	switch kind {
-	case protocol.KeyGiven, protocol.KeyOfTask, "":
+	kinds := []string{protocol.KeyGiven, protocol.KeyOfTask}
+	switch kind := m.GetKeyKind(); kind {
+	case protocol.KeyGiven, protocol.KeyOfTask:
+		kinds = []string{kind}
+	case "":
 	default:
 		return id, protocol.Errorf(protocol.CodeInputInvalid, "key_kind", "is %q, want %s or %s", clip(kind), protocol.KeyGiven, protocol.KeyOfTask)
 	}
-	id.Key = protocol.LedgerKey(cmp.Or(kind, protocol.KeyGiven), m.GetKey())
+	id.Key = protocol.LedgerKey(kinds[0], m.GetKey())
 	switch ok, err := s.mayReach(ctx, id.Scope); {
 	case err != nil:
 		return id, err
 	case !ok:
 		return id, effect.NotFound(id)
 	}
-	if kind != "" {
-		return id, nil
-	}
-	id.Key = protocol.LedgerKey(protocol.KeyOfTask, m.GetKey())
-	_, _, err := effect.Get(ctx, s.store, id)
-	ofTask := err == nil
-	if err != nil && protocol.CodeOf(err) != protocol.CodeNotFound {
-		return id, failure(err)
-	}
-	given := id
-	given.Key = protocol.LedgerKey(protocol.KeyGiven, m.GetKey())
-	_, _, err = effect.Get(ctx, s.store, given)
+	found, err := s.ledgerKeys(ctx, id, m.GetKey(), kinds)
 	switch {
-	case err == nil && ofTask:
-		return id, protocol.Errorf(protocol.CodeInputInvalid, "key_kind",
-			"is needed: the ledger has effect %q of the idempotency key %q and of the task %q: say %s or %s", clip(id.Name), clip(m.GetKey()), clip(m.GetKey()), protocol.KeyGiven, protocol.KeyOfTask)
-	case err != nil && protocol.CodeOf(err) != protocol.CodeNotFound:
+	case err != nil:
 		return id, failure(err)
-	case ofTask:
-		return id, nil
+	case len(found) == 0:
+	case len(found) == 1 || m.GetKeyKind() != "": // the exact one comes first
+		id.Key = found[0]
+	default:
+		var which []string
+		for _, key := range found {
+			kind, key := protocol.ParseLedgerKey(key)
+			which = append(which, fmt.Sprintf("%s %q", kind, clip(key)))
+		}
+		return id, protocol.Errorf(protocol.CodeInputInvalid, "key_kind",
+			"is needed: the ledger has effect %q of %s: say which by key_kind and key", clip(id.Name), strings.Join(which, ", of "))
 	}
-	return given, nil
+	return id, nil
+}
+
+// ledgerKeys are the keys under which the ledger has an effect and that may be meant
+// by one: the key itself, then that of the task which has it now.
+func (s *Effects) ledgerKeys(ctx context.Context, id effect.ID, key string, kinds []string) (found []string, err error) {
+	current, err := s.store.CurrentEffectKeys(ctx, dbsqlc.CurrentEffectKeysParams{Scope: id.Scope, Key: key, Named: pgid.ID(protocol.NameID(id.Scope, key))})
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, kind := range kinds {
+		all = append(all, protocol.LedgerKey(kind, key))
+	}
+	for _, c := range current {
+		if kind, _ := protocol.ParseLedgerKey(c); slices.Contains(kinds, kind) && !slices.Contains(all, c) {
+			all = append(all, c)
+		}
+	}
+	for _, id.Key = range all {
+		switch _, _, err := effect.Get(ctx, s.store, id); {
+		case err == nil:
+			found = append(found, id.Key)
+		case protocol.CodeOf(err) != protocol.CodeNotFound:
+			return nil, err
+		}
+	}
+	return found, nil
 }

@@ -145,6 +145,8 @@ func TestTaskCommands(t *testing.T) {
 	want(t, "show", run(t, DLQReplay(), "", "show", id, "--server", o.URL), ExitOK)
 	want(t, "show nothing", run(t, DLQReplay(), "", "show", "ff000000-0000-8000-8000-000000000000", "--server", o.URL), ExitNotFound)
 	want(t, "show nonsense", run(t, DLQReplay(), "", "show", "x", "--server", o.URL), ExitUsage, "dlq_id")
+	want(t, "another type", orch("enqueue", "y", "1", "--key", "k", "--delay", "1h"), ExitConflict, "TASK_DUPLICATE: type", `task one (type "x"`, `idempotency_scope, such as "default/y"`)
+	want(t, "in the scope that was proposed", orch("enqueue", "y", "1", "--key", "k", "--scope", "default/y", "--delay", "1h"), ExitOK)
 }
 
 func TestNobodyThere(t *testing.T) {

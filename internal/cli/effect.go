@@ -118,7 +118,7 @@ func effectShowCmd() *cobra.Command {
 // effectFlags are the parts of an effect's full key that are seldom needed.
 func effectFlags(c *cobra.Command, scope, kind *string) {
 	c.Flags().StringVar(scope, "scope", "", "its idempotency scope, or the tenant of a task without a key; default: default")
-	c.Flags().StringVar(kind, "kind", "", "key: KEY is an idempotency key; task: the id of a task that has none; needed only where there are both")
+	c.Flags().StringVar(kind, "kind", "", "key: KEY is an idempotency key; task: the id of a task that has none; needed only where several could be meant")
 }
 
 // effectName names an effect in a line.

@@ -97,8 +97,8 @@ func enqueueCmd() *cobra.Command {
 	}
 	clientFlags(c)
 	c.Flags().StringVar(&f.id, "id", "", "the task's id (default: a new UUIDv7)")
-	c.Flags().StringVar(&f.key, "key", "", "idempotency key")
-	c.Flags().StringVar(&f.scope, "scope", "", "where the key is unique (default: the tenant)")
+	c.Flags().StringVar(&f.key, "key", "", "idempotency key: one task's within its scope, whatever the type")
+	c.Flags().StringVar(&f.scope, "scope", "", "where the key is unique, e.g. TENANT/TYPE (default: the tenant)")
 	c.Flags().StringVar(&f.queue, "queue", "", "queue (default \"default\")")
 	c.Flags().StringVar(&f.trace, "trace-id", "", "trace id (default: one is made)")
 	c.Flags().StringVar(&f.at, "at", "", "run at this RFC 3339 time")

@@ -97,3 +97,38 @@ func TestEnsurePartitionsPassesOverTemporaryRelations(t *testing.T) {
 		t.Errorf("%d partitions, want 4", n)
 	}
 }
+
+// TestRemovedKeysAreNoted: the transaction that removes an idempotency key notes it,
+// whatever the application puts in the way; one that gives back its own key does not.
+func TestRemovedKeysAreNoted(t *testing.T) {
+	t.Parallel()
+	c := connect(t, testkit.Database(t), "penstock_app", nil)
+	noted := func() int {
+		t.Helper()
+		return get[int](t, c, "SELECT count(*) FROM public.key_reuse WHERE since IS NOT NULL")
+	}
+	exec(t, c, "CREATE TEMP TABLE key_reuse (one boolean, since timestamptz)")
+	exec(t, c, "CREATE TEMP TABLE removed (created_at timestamptz)")
+	const take = "INSERT INTO idempotency_keys (scope, key, task_id) VALUES ('s', 'k', gen_random_uuid())"
+	tx, err := c.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{take, "DELETE FROM idempotency_keys"} {
+		if _, err := tx.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, c, "DELETE FROM idempotency_keys") // of none
+	if noted() != 0 {
+		t.Error("a key that was given back counts as used")
+	}
+	exec(t, c, take)
+	exec(t, c, "DELETE FROM idempotency_keys")
+	if noted() != 1 {
+		t.Error("a key that was removed is not noted")
+	}
+}

@@ -89,6 +89,7 @@ func TestRoleCannotChangeHistory(t *testing.T) {
 	for _, s := range []string{
 		"DELETE FROM dlq_items", "UPDATE deployment SET seed = ''", "UPDATE event_horizon SET xid = '1'", "DELETE FROM goose_db_version", "CREATE TABLE mine (a int)",
 		"INSERT INTO deployment DEFAULT VALUES", "ALTER TABLE event_log DISABLE TRIGGER ALL",
+		"UPDATE key_reuse SET since = NULL", "DELETE FROM key_reuse", "ALTER TABLE idempotency_keys DISABLE TRIGGER ALL",
 	} {
 		if _, err := app.Exec(t.Context(), s); err == nil {
 			t.Errorf("the application role may: %s", s)

@@ -259,7 +259,7 @@ func (s *Stage) store(ctx context.Context, items []*item, k *known) ([]batch.Res
 		if row.Direct {
 			l := lanes[it.queue]
 			s.o.Dispatcher.Expect(row.OutboxID)
-			l.outbox, l.entries = row.OutboxID, append(l.entries, it.entry(row.CreatedAt))
+			l.outbox, l.entries = row.OutboxID, append(l.entries, it.entry(row))
 		} else if wake.IsZero() || row.DueAt.Before(wake) {
 			wake = row.DueAt
 		}

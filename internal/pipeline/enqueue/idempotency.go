@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/penstock-dev/penstock/internal/batch"
-	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 	"github.com/penstock-dev/penstock/protocol"
@@ -237,10 +236,9 @@ func (s *Stage) readExisting(ctx context.Context, q *dbsqlc.Queries, items []*it
 		}
 	}
 	for _, it := range items {
-		if it.key == "" || h.lost[it] || created[it.id] != nil {
-			continue
-		}
-		if t := h.byID[it.id]; t == nil || store.Deref(t.IdempotencyKey) != it.key || t.IdempotencyScope != it.scope {
+		// Also where the task has that key: then it has expired, and does not hold
+		// again because somebody asked.
+		if it.key != "" && !h.lost[it] && created[it.id] == nil {
 			dropScopes, dropKeys = append(dropScopes, it.scope), append(dropKeys, it.key)
 		}
 	}
@@ -298,53 +296,4 @@ func without(items []*item, p dbsqlc.InsertTasksParams, lost map[*item]bool) dbs
 		out.ScheduleIds = append(out.ScheduleIds, p.ScheduleIds[i])
 	}
 	return out
-}
-
-// same compares the fields that the caller gave with those of the existing
-// task, and names the first that differs (TASK_DUPLICATE).
-func same(it *item, t *dbsqlc.Task, byKey bool) error {
-	field, was := "", asked(t)
-	switch {
-	case !byKey && it.tenant != t.Tenant:
-		field = "tenant"
-	case it.queue != t.Queue:
-		field = "queue"
-	case it.typ != t.Type:
-		field = "type"
-	case canonical(it.payload) != canonical(t.Payload):
-		field = "payload"
-	case it.schedule != was.Type:
-		field = "schedule_type"
-	case !it.scheduledAt.Equal(was.At):
-		field = "scheduled_at"
-	case it.delayMS != was.DelayMS:
-		field = "delay_ms"
-	case it.given&givenTimeout != t.Given&givenTimeout || it.given&givenTimeout != 0 && it.timeoutMS != t.TimeoutMs:
-		field = "timeout_ms"
-	case it.given&givenMaxRetries != t.Given&givenMaxRetries || it.given&givenMaxRetries != 0 && it.maxRetries != t.MaxRetries:
-		field = "max_retries"
-	case !it.override.is(t.RetryPolicy):
-		field = "retry_policy"
-	case it.startWithin != store.Deref(t.StartWithinMs):
-		field = "schedule_to_start_timeout_ms"
-	case it.startWithin == 0 && !it.expiresAt.Equal(t.ExpiresAt.Time):
-		field = "expires_at"
-	case it.given&givenHeartbeat != t.Given&givenHeartbeat || it.given&givenHeartbeat != 0 && it.heartbeat != store.Deref(t.HeartbeatTimeoutMs):
-		field = "heartbeat_timeout_ms"
-	case it.digest != store.Deref(t.DependenciesDigest):
-		field = "depends_on"
-	case !byKey && it.key != store.Deref(t.IdempotencyKey):
-		field = "idempotency_key"
-	case !byKey && it.key != "" && it.scope != t.IdempotencyScope:
-		field = "idempotency_scope"
-	default:
-		return nil
-	}
-	what := "task_id"
-	if byKey {
-		what = "idempotency_key"
-	}
-	return protocol.Errorf(protocol.CodeDuplicate, field,
-		"differs from task %s, which has the same %s: use another one for a different task, or repeat the request unchanged",
-		store.TaskID(protocol.ID(t.ID), store.Deref(t.Name)), what)
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/protocol"
 )
 
@@ -23,7 +24,7 @@ func TestLongestRequestDecodes(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		kv := it.entry(time.Now()).Values()
+		kv := it.entry(&dbsqlc.InsertTasksRow{CreatedAt: time.Now()}).Values()
 		values := map[string]any{}
 		for i := 0; i < len(kv); i += 2 {
 			values[kv[i].(string)] = toString(kv[i+1])

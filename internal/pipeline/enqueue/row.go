@@ -1,6 +1,7 @@
 package enqueue
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"time"
@@ -54,16 +55,17 @@ func (s *Stage) params(items []*item, lanes map[string]*lane, done []int64) dbsq
 	return p
 }
 
-// entry is the stream entry of a new task.
-func (it *item) entry(now time.Time) *protocol.TaskEntry {
+// entry is the stream entry of a task that was just stored.
+func (it *item) entry(r *dbsqlc.InsertTasksRow) *protocol.TaskEntry {
 	key, scope := it.key, it.scope
 	if key == "" {
 		key, scope = it.taskID(), it.tenant
 	}
+	key = cmp.Or(r.EffectKey, key)
 	return &protocol.TaskEntry{
 		ID: it.id, TaskID: it.taskID(), Type: it.typ, Payload: it.payload, Tenant: it.tenant, Attempt: 1, Delivery: 1,
 		MaxRetries: int(it.maxRetries), Timeout: time.Duration(it.timeoutMS) * time.Millisecond,
-		IdempotencyKey: key, KeyOwn: it.key == "", IdempotencyScope: scope, TraceID: it.traceID, EnqueuedAt: now, HeartbeatTimeout: time.Duration(it.heartbeat) * time.Millisecond,
+		IdempotencyKey: key, KeyOwn: it.key == "", IdempotencyScope: scope, TraceID: it.traceID, EnqueuedAt: r.CreatedAt, HeartbeatTimeout: time.Duration(it.heartbeat) * time.Millisecond,
 	}
 }
 
@@ -89,6 +91,9 @@ func (it *item) row(r *dbsqlc.InsertTasksRow) *dbsqlc.Task {
 	}
 	if it.key != "" {
 		t.IdempotencyKey = &it.key
+	}
+	if r.EffectKey != "" {
+		t.EffectKey, t.EffectOwn = &r.EffectKey, it.key == ""
 	}
 	if it.startWithin > 0 {
 		t.StartWithinMs = &it.startWithin

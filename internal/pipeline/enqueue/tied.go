@@ -231,7 +231,7 @@ func (s *Stage) afterTied(ctx context.Context, t *tying) {
 				parts = append(parts, p)
 				s.o.Dispatcher.Expect(p.outbox)
 			}
-			entries[p] = append(entries[p], it.entry(row.CreatedAt))
+			entries[p] = append(entries[p], it.entry(row))
 		case len(it.upstreams) == 0 && (wake.IsZero() || row.DueAt.Before(wake)):
 			wake = row.DueAt
 		}

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/penstock-dev/penstock/internal/batch"
-	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 	"github.com/penstock-dev/penstock/protocol"
@@ -191,10 +190,7 @@ const chunkTasks = 1000
 func (t *tying) giveBackKeys(ctx context.Context, q *dbsqlc.Queries) error {
 	var scopes, keys []string
 	for _, it := range t.items {
-		if it.key == "" || t.h.lost[it] || t.created[it.id] != nil {
-			continue
-		}
-		if e := t.h.byID[it.id]; e == nil || store.Deref(e.IdempotencyKey) != it.key || e.IdempotencyScope != it.scope {
+		if it.key != "" && !t.h.lost[it] && t.created[it.id] == nil {
 			scopes, keys = append(scopes, it.scope), append(keys, it.key)
 		}
 	}

@@ -13,6 +13,41 @@ import (
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 )
 
+const currentEffectKeys = `-- name: CurrentEffectKeys :many
+SELECT ('k:' || t.effect_key)::text AS key FROM idempotency_keys k JOIN tasks t ON t.id = k.task_id
+WHERE k.scope = $1 AND k.key = $2 AND t.effect_key IS NOT NULL AND NOT t.effect_own
+UNION ALL
+SELECT 't:' || t.effect_key FROM tasks t WHERE t.id = $3::uuid AND t.effect_own
+`
+
+type CurrentEffectKeysParams struct {
+	Scope string
+	Key   string
+	Named pgid.ID
+}
+
+// The keys of the effects of the task that has an idempotency key now, and of the
+// one that has an id, where they have a generation.
+func (q *Queries) CurrentEffectKeys(ctx context.Context, arg CurrentEffectKeysParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, currentEffectKeys, arg.Scope, arg.Key, arg.Named)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var key string
+		if err := rows.Scan(&key); err != nil {
+			return nil, err
+		}
+		items = append(items, key)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const effectKeys = `-- name: EffectKeys :many
 SELECT t.id, (CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN t.tenant ELSE t.idempotency_scope END)::text AS scope,
     (CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN 't:' ELSE 'k:' END || COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text))::text AS key
@@ -631,7 +666,7 @@ SELECT e.scope, e.key, e.name, e.state, e.task_id, e.delivery, e.runs, (t.id IS 
     COALESCE(CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN t.tenant ELSE t.idempotency_scope END, '')::text AS task_scope,
     COALESCE((CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN 't:' ELSE 'k:' END || COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text)), '')::text AS task_key,
     (SELECT count(*) FROM event_log v WHERE v.task_id = e.task_id AND v.type = 'task.claimed' AND v.delivery = e.delivery) AS claims
-FROM effects e LEFT JOIN tasks t ON t.id = e.task_id
+FROM effects e LEFT JOIN tasks t ON t.id = e.task_id AND (t.id < 'ff000000-0000-0000-0000-000000000000' OR t.created_at <= e.reserved_at)
 WHERE (e.scope, e.key, e.name) > ($1::text, $2::text, $3::text)
 ORDER BY e.scope, e.key, e.name LIMIT $4::int
 `
@@ -658,7 +693,8 @@ type VerifyEffectsRow struct {
 	Claims       int64
 }
 
-// The next effects, with what the task that holds each says, if it is still there.
+// The next effects, with what the task that holds each says, if it is still there
+// and not another that has its name now.
 func (q *Queries) VerifyEffects(ctx context.Context, arg VerifyEffectsParams) ([]*VerifyEffectsRow, error) {
 	rows, err := q.db.Query(ctx, verifyEffects,
 		arg.AfterScope,

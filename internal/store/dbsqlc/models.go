@@ -339,6 +339,11 @@ type Job struct {
 	Queue          string
 }
 
+type KeyReuse struct {
+	One   bool
+	Since pgtype.Timestamptz
+}
+
 type RedisEpoch struct {
 	One          bool
 	ID           *pgid.ID
@@ -402,41 +407,42 @@ type ScheduleFire struct {
 }
 
 type Task struct {
-	ID                  pgid.ID
-	Name                *string
-	Tenant              string
-	Queue               string
-	Type                string
-	State               string
-	Attempt             int32
-	MaxRetries          int32
-	Delivery            int64
-	Interruptions       int32
-	EventSeq            int32
-	ScheduleType        string
-	ScheduledAt         pgtype.Timestamptz
-	DelayMs             *int64
-	TimeoutMs           int32
-	DueAt               pgtype.Timestamptz
-	NextRetryAt         pgtype.Timestamptz
-	RetryPolicy         []byte
-	IdempotencyScope    string
-	IdempotencyKey      *string
-	Given               int16
-	TraceID             string
-	Payload             []byte
-	Result              []byte
-	LastErrorCode       *string
-	LastErrorReason     *string
-	WorkerID            *string
-	AppliedKind         *string
-	AppliedDelivery     int64
-	RejectedDelivery    int64
-	CreatedAt           time.Time
-	UpdatedAt           time.Time
-	StartedAt           pgtype.Timestamptz
-	FinishedAt          pgtype.Timestamptz
-	OriginDlqID         *pgid.ID
+	ID               pgid.ID
+	Name             *string
+	Tenant           string
+	Queue            string
+	Type             string
+	State            string
+	Attempt          int32
+	MaxRetries       int32
+	Delivery         int64
+	Interruptions    int32
+	EventSeq         int32
+	ScheduleType     string
+	ScheduledAt      pgtype.Timestamptz
+	DelayMs          *int64
+	TimeoutMs        int32
+	DueAt            pgtype.Timestamptz
+	NextRetryAt      pgtype.Timestamptz
+	RetryPolicy      []byte
+	IdempotencyScope string
+	IdempotencyKey   *string
+	Given            int16
+	TraceID          string
+	Payload          []byte
+	Result           []byte
+	LastErrorCode    *string
+	LastErrorReason  *string
+	WorkerID         *string
+	AppliedKind      *string
+	AppliedDelivery  int64
+	RejectedDelivery int64
+	CreatedAt        time.Time
+	UpdatedAt        time.Time
+	StartedAt        pgtype.Timestamptz
+	FinishedAt       pgtype.Timestamptz
+	OriginDlqID      *pgid.ID
+	// The key of the task's effects, where it is not the idempotency key or the task's own id: that of the task it was requeued from, or one with a generation.
 	EffectKey           *string
 	ExpiresAt           pgtype.Timestamptz
 	StartWithinMs       *int64

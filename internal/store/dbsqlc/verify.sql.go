@@ -186,7 +186,7 @@ func (q *Queries) VerifyDead(ctx context.Context, ids []pgid.ID) ([]*VerifyDeadR
 
 const verifyEffectUsers = `-- name: VerifyEffectUsers :many
 SELECT e.scope, e.key, e.name, e.state, COALESCE(e.resolution, '')::text AS resolution,
-    (SELECT count(*) FROM (SELECT unnest(e.users) AS id) u JOIN tasks t ON t.id = u.id
+    (SELECT count(*) FROM (SELECT unnest(e.users) AS id) u JOIN tasks t ON t.id = u.id AND (t.id < 'ff000000-0000-0000-0000-000000000000' OR t.created_at <= e.reserved_at)
         WHERE CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN t.tenant ELSE t.idempotency_scope END <> e.scope
             OR CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN 't:' ELSE 'k:' END || COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text) <> e.key) AS strangers
 FROM effects e
@@ -211,7 +211,7 @@ type VerifyEffectUsersRow struct {
 }
 
 // The next effects, with how many of the tasks that were given each have another
-// key.
+// key. A caller's name may be another task's now.
 func (q *Queries) VerifyEffectUsers(ctx context.Context, arg VerifyEffectUsersParams) ([]*VerifyEffectUsersRow, error) {
 	rows, err := q.db.Query(ctx, verifyEffectUsers,
 		arg.AfterScope,

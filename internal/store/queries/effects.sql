@@ -4,6 +4,14 @@ SELECT t.id, (CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_
     (CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN 't:' ELSE 'k:' END || COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text))::text AS key
 FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id;
 
+-- name: CurrentEffectKeys :many
+-- The keys of the effects of the task that has an idempotency key now, and of the
+-- one that has an id, where they have a generation.
+SELECT ('k:' || t.effect_key)::text AS key FROM idempotency_keys k JOIN tasks t ON t.id = k.task_id
+WHERE k.scope = @scope AND k.key = @key AND t.effect_key IS NOT NULL AND NOT t.effect_own
+UNION ALL
+SELECT 't:' || t.effect_key FROM tasks t WHERE t.id = @named::uuid AND t.effect_own;
+
 -- name: EffectRequesters :many
 -- Everybody who had a hand in one of the tasks, or in one that was requeued from
 -- it or made anew in its place.
@@ -83,11 +91,12 @@ FROM penstock_remove_effects(sqlc.arg(after_at)::timestamptz, sqlc.arg(after_sco
     sqlc.arg(keep_ms)::bigint * interval '1 millisecond', sqlc.arg(max_rows)::int) r;
 
 -- name: VerifyEffects :many
--- The next effects, with what the task that holds each says, if it is still there.
+-- The next effects, with what the task that holds each says, if it is still there
+-- and not another that has its name now.
 SELECT e.scope, e.key, e.name, e.state, e.task_id, e.delivery, e.runs, (t.id IS NOT NULL)::boolean AS task_found, COALESCE(t.delivery, 0)::bigint AS task_delivery,
     COALESCE(CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN t.tenant ELSE t.idempotency_scope END, '')::text AS task_scope,
     COALESCE((CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN 't:' ELSE 'k:' END || COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text)), '')::text AS task_key,
     (SELECT count(*) FROM event_log v WHERE v.task_id = e.task_id AND v.type = 'task.claimed' AND v.delivery = e.delivery) AS claims
-FROM effects e LEFT JOIN tasks t ON t.id = e.task_id
+FROM effects e LEFT JOIN tasks t ON t.id = e.task_id AND (t.id < 'ff000000-0000-0000-0000-000000000000' OR t.created_at <= e.reserved_at)
 WHERE (e.scope, e.key, e.name) > (sqlc.arg(after_scope)::text, sqlc.arg(after_key)::text, sqlc.arg(after_name)::text)
 ORDER BY e.scope, e.key, e.name LIMIT sqlc.arg(max_rows)::int;

@@ -6,6 +6,10 @@
 -- guard's rules are not those of guard_revision any more. A guarded task waits for
 -- a person, one with dependencies for other tasks. One that a schedule makes is
 -- pending even if it is due: a guard is asked when it is dispatched.
+-- A key, or a caller's name, that may have had another task before makes a new act:
+-- its effects are under the key and its generation, the microsecond in which it was
+-- taken, in at most 255 bytes. Whether one was removed is asked here, after the
+-- statement that took the keys has waited for whoever removed one.
 WITH input AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@names::text[]) AS name, unnest(@tenants::text[]) AS tenant,
         unnest(@queues::text[]) AS queue, unnest(@types::text[]) AS type, unnest(@payloads::text[]) AS payload,
@@ -31,13 +35,16 @@ WITH input AS (
 ), bounded AS (
     SELECT t.*, CASE
         WHEN t.start_within_ms > 0 THEN COALESCE(t.later, now()) + t.start_within_ms * interval '1 millisecond'
-        ELSE NULLIF(t.expires_at, '0001-01-01 00:00:00Z'::timestamptz) END AS ends
+        ELSE NULLIF(t.expires_at, '0001-01-01 00:00:00Z'::timestamptz) END AS ends,
+        CASE WHEN CASE WHEN t.key <> '' THEN (SELECT r.since IS NOT NULL FROM key_reuse r WHERE r.one) WHEN t.name <> '' THEN (SELECT h.xid <> '0' FROM event_horizon h WHERE h.one) END
+            THEN CASE WHEN octet_length(COALESCE(NULLIF(t.key, ''), t.name)) > 241 THEN encode(sha256(convert_to(COALESCE(NULLIF(t.key, ''), t.name), 'UTF8')), 'hex') ELSE COALESCE(NULLIF(t.key, ''), t.name) END
+                || '~' || to_hex((extract(epoch FROM now()) * 1000000)::bigint) END AS effect_key
     FROM timed t
 ), ins AS (
     INSERT INTO tasks (id, name, tenant, queue, type, state, max_retries, schedule_type, scheduled_at, delay_ms,
         timeout_ms, due_at, retry_policy, idempotency_scope, idempotency_key, given, trace_id, payload,
         expires_at, start_within_ms, heartbeat_timeout_ms, requested_by, start_at, graph_id, open_dependencies,
-        on_dependency_failure, dependencies_digest, schedule_id)
+        on_dependency_failure, dependencies_digest, schedule_id, effect_key, effect_own)
     SELECT i.id, NULLIF(i.name, ''), i.tenant, i.queue, i.type,
         CASE WHEN i.guarded THEN 'waiting_approval' WHEN i.later IS NULL AND i.dependencies = 0 AND i.schedule_id = '00000000-0000-0000-0000-000000000000'::uuid THEN 'queued' ELSE 'pending' END, i.max_retries, i.schedule_type,
         CASE WHEN i.schedule_type = 'at' THEN i.scheduled_at END,
@@ -45,11 +52,12 @@ WITH input AS (
         CASE WHEN NOT i.guarded AND i.dependencies = 0 THEN COALESCE(i.later, CASE WHEN NOT q.direct OR i.ends <= now() THEN now() END) END, NULLIF(i.retry_policy, '')::json, i.scope, NULLIF(i.key, ''),
         i.given, i.trace_id, i.payload::json, i.ends, NULLIF(i.start_within_ms, 0), NULLIF(i.heartbeat_timeout_ms, 0),
         i.requested_by, i.later, NULLIF(i.graph_id, '00000000-0000-0000-0000-000000000000'::uuid), i.dependencies, NULLIF(i.on_dependency_failure, ''),
-        NULLIF(i.dependencies_digest, ''), NULLIF(i.schedule_id, '00000000-0000-0000-0000-000000000000'::uuid)
+        NULLIF(i.dependencies_digest, ''), NULLIF(i.schedule_id, '00000000-0000-0000-0000-000000000000'::uuid),
+        i.effect_key, i.effect_key IS NOT NULL AND i.key = ''
     FROM bounded i JOIN queues q ON q.queue = i.queue
     ORDER BY i.id
     ON CONFLICT (id) DO NOTHING
-    RETURNING id, name, queue, state, idempotency_key, trace_id, due_at, schedule_type, scheduled_at, created_at, expires_at, start_at, open_dependencies, schedule_id
+    RETURNING id, name, queue, state, idempotency_key, trace_id, due_at, schedule_type, scheduled_at, created_at, expires_at, start_at, open_dependencies, schedule_id, effect_key
 ), ev AS (
     INSERT INTO event_log (task_id, seq, type, status, attempt, delivery, idempotency_key, actor, trace_id, data, occurred_at)
     SELECT id, 1, 'task.created', state, 1, 1, COALESCE(idempotency_key, name), 'api', trace_id,
@@ -70,7 +78,7 @@ WITH input AS (
 ), done AS (
     DELETE FROM dispatch_outbox d WHERE d.id = ANY(@done_outbox::bigint[])
 )
-SELECT i.id, i.state, i.created_at, (i.due_at IS NULL AND i.state = 'queued')::boolean AS direct, COALESCE(i.due_at, i.created_at)::timestamptz AS due_at, COALESCE(o.id, 0)::bigint AS outbox_id, i.expires_at, i.start_at
+SELECT i.id, i.state, i.created_at, (i.due_at IS NULL AND i.state = 'queued')::boolean AS direct, COALESCE(i.due_at, i.created_at)::timestamptz AS due_at, COALESCE(o.id, 0)::bigint AS outbox_id, i.expires_at, i.start_at, COALESCE(i.effect_key, '')::text AS effect_key
 FROM ins i LEFT JOIN outbox o ON o.queue = i.queue AND i.due_at IS NULL AND i.state = 'queued';
 
 -- name: GuardRevision :one

@@ -548,7 +548,8 @@ type Effect struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The idempotency scope; for key_kind task the tenant.
 	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
-	Key   string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// What handlers see: with its generation, if it has one.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	// key: an idempotency key. task: the id of a task that has none, which is the
 	// key that its handler sees. The two are never the same effect.
 	KeyKind string `protobuf:"bytes,19,opt,name=key_kind,json=keyKind,proto3" json:"key_kind,omitempty"`
@@ -758,9 +759,12 @@ type GetEffectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Default: "default".
 	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
-	Key   string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	Name  string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// key or task; may be left out where the ledger has only one of them.
+	// As the ledger has it, or without the generation: then that of the task which has
+	// it now is meant.
+	Key  string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// key or task; needed where several effects could be meant: then it is the one
+	// whose key is exactly this.
 	KeyKind       string `protobuf:"bytes,4,opt,name=key_kind,json=keyKind,proto3" json:"key_kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1012,9 +1016,12 @@ type ResolveEffectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Default: "default".
 	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
-	Key   string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	Name  string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// key or task; may be left out where the ledger has only one of them.
+	// As the ledger has it, or without the generation: then that of the task which has
+	// it now is meant.
+	Key  string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// key or task; needed where several effects could be meant: then it is the one
+	// whose key is exactly this.
 	KeyKind string `protobuf:"bytes,7,opt,name=key_kind,json=keyKind,proto3" json:"key_kind,omitempty"`
 	// done: it has happened. not_done: it certainly has not, and is run by the next
 	// execution.

@@ -52,9 +52,12 @@ type EnqueueRequest struct {
 	// Additional attempts after the first, 0 to 1,000. Unset: the default of the
 	// type, else of the server.
 	MaxRetries *int32 `protobuf:"varint,8,opt,name=max_retries,json=maxRetries,proto3,oneof" json:"max_retries,omitempty"`
-	// The caller's key for this request, 1 to 255 bytes. Empty: the task_id.
+	// The caller's key for this request, 1 to 255 bytes. Empty: the task_id. It is
+	// one task's within its scope, whatever the type.
 	IdempotencyKey string `protobuf:"bytes,9,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	// Where the key is unique, 1 to 255 bytes. Empty: the tenant.
+	// Where the key is unique, 1 to 255 bytes. Empty: the tenant. Types that are to
+	// have the same keys need a scope each, e.g. default/order.ship. A scope belongs
+	// to one tenant.
 	IdempotencyScope string `protobuf:"bytes,10,opt,name=idempotency_scope,json=idempotencyScope,proto3" json:"idempotency_scope,omitempty"`
 	// Empty: "default". 1 to 64 of A-Z a-z 0-9 . _ -.
 	Tenant string `protobuf:"bytes,11,opt,name=tenant,proto3" json:"tenant,omitempty"`
