@@ -684,7 +684,10 @@ func (q *Queries) LockExpiredDead(ctx context.Context, keepMs int64) ([]*LockExp
 }
 
 const lockUnrecordedDead = `-- name: LockUnrecordedDead :many
-SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, t.name FROM dlq_items d JOIN tasks t ON t.id = d.task_id
+SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, t.name,
+    COALESCE((SELECT (e.data->>'finished_at')::timestamptz FROM event_log e WHERE e.task_id = d.task_id AND e.type = 'task.dlq' AND e.status = 'dlq_pending'
+        ORDER BY e.seq DESC LIMIT 1), '0001-01-01 00:00:00Z')::timestamptz AS ended_at
+FROM dlq_items d JOIN tasks t ON t.id = d.task_id
 WHERE d.recorded_at IS NULL
 ORDER BY d.created_at LIMIT $1 FOR NO KEY UPDATE OF d SKIP LOCKED
 `
@@ -700,9 +703,11 @@ type LockUnrecordedDeadRow struct {
 	RetryCount int32
 	FailedAt   time.Time
 	Name       *string
+	EndedAt    time.Time
 }
 
-// Dead letters of tasks that are not known to be in stream:dlq.
+// Dead letters of tasks that are not known to be in stream:dlq. ended_at is when
+// the last execution ended, if that gave the task up and its worker said so.
 func (q *Queries) LockUnrecordedDead(ctx context.Context, maxRows int32) ([]*LockUnrecordedDeadRow, error) {
 	rows, err := q.db.Query(ctx, lockUnrecordedDead, maxRows)
 	if err != nil {
@@ -723,6 +728,7 @@ func (q *Queries) LockUnrecordedDead(ctx context.Context, maxRows int32) ([]*Loc
 			&i.RetryCount,
 			&i.FailedAt,
 			&i.Name,
+			&i.EndedAt,
 		); err != nil {
 			return nil, err
 		}

@@ -24,8 +24,12 @@ FROM (SELECT unnest(sqlc.arg(dlq_ids)::uuid[]) AS dlq_id, unnest(sqlc.arg(codes)
 ON CONFLICT (dlq_id) DO NOTHING;
 
 -- name: LockUnrecordedDead :many
--- Dead letters of tasks that are not known to be in stream:dlq.
-SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, t.name FROM dlq_items d JOIN tasks t ON t.id = d.task_id
+-- Dead letters of tasks that are not known to be in stream:dlq. ended_at is when
+-- the last execution ended, if that gave the task up and its worker said so.
+SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, t.name,
+    COALESCE((SELECT (e.data->>'finished_at')::timestamptz FROM event_log e WHERE e.task_id = d.task_id AND e.type = 'task.dlq' AND e.status = 'dlq_pending'
+        ORDER BY e.seq DESC LIMIT 1), '0001-01-01 00:00:00Z')::timestamptz AS ended_at
+FROM dlq_items d JOIN tasks t ON t.id = d.task_id
 WHERE d.recorded_at IS NULL
 ORDER BY d.created_at LIMIT sqlc.arg(max_rows) FOR NO KEY UPDATE OF d SKIP LOCKED;
 
