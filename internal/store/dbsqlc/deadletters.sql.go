@@ -283,14 +283,15 @@ func (q *Queries) ForgetDeadEntries(ctx context.Context, dlqIds []pgid.ID) error
 const groupDead = `-- name: GroupDead :many
 SELECT g.key::text AS key, g.count, g.first_at::timestamptz AS first_at, g.last_at::timestamptz AS last_at, right(g.newest, 36)::uuid AS sample
 FROM (
-    SELECT CASE $1::text WHEN 'type' THEN COALESCE(d.type, '') WHEN 'tenant' THEN d.tenant WHEN 'error_code' THEN d.error_code ELSE d.fingerprint END AS key,
+    SELECT CASE $1::text WHEN 'type' THEN COALESCE(d.type, '') WHEN 'tenant' THEN d.tenant WHEN 'error_code' THEN penstock_cause(d.error_code, d.error) ELSE d.fingerprint END AS key,
         count(*) AS count, min(d.failed_at) AS first_at, max(d.failed_at) AS last_at,
         max(lpad((extract(epoch FROM d.failed_at) * 1000000)::bigint::text, 20, '0') || d.dlq_id::text) AS newest
     FROM dlq_items d
     WHERE d.failed_at >= $2::timestamptz AND d.failed_at < $3::timestamptz
         AND ($4::text = '' OR d.tenant = $4)
         AND ($5::text = '' OR d.type = $5)
-        AND ($6::text = '' OR d.error_code = $6)
+        AND ($6::text = '' OR penstock_cause(d.error_code, d.error) = $6
+            OR $6 = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
         AND ($7::text = '' OR d.fingerprint = $7)
         AND ($8::text = '' OR d.queue = $8)
         AND ($9::text = '' OR d.status = $9)
@@ -491,7 +492,8 @@ WHERE (d.failed_at, d.dlq_id) < ($1::timestamptz, $2::uuid)
     AND d.failed_at >= $3::timestamptz AND d.failed_at < $4::timestamptz
     AND ($5::text = '' OR d.tenant = $5)
     AND ($6::text = '' OR d.type = $6)
-    AND ($7::text = '' OR d.error_code = $7)
+    AND ($7::text = '' OR penstock_cause(d.error_code, d.error) = $7
+            OR $7 = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
     AND ($8::text = '' OR d.fingerprint = $8)
     AND ($9::text = '' OR d.queue = $9)
     AND ($10::text = '' OR d.status = $10)

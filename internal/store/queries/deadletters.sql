@@ -46,7 +46,8 @@ WHERE (d.failed_at, d.dlq_id) < (sqlc.arg(before_at)::timestamptz, sqlc.arg(befo
     AND d.failed_at >= sqlc.arg(failed_after)::timestamptz AND d.failed_at < sqlc.arg(failed_before)::timestamptz
     AND (sqlc.arg(tenant)::text = '' OR d.tenant = sqlc.arg(tenant))
     AND (sqlc.arg(type)::text = '' OR d.type = sqlc.arg(type))
-    AND (sqlc.arg(error_code)::text = '' OR d.error_code = sqlc.arg(error_code))
+    AND (sqlc.arg(error_code)::text = '' OR penstock_cause(d.error_code, d.error) = sqlc.arg(error_code)
+            OR sqlc.arg(error_code) = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
     AND (sqlc.arg(fingerprint)::text = '' OR d.fingerprint = sqlc.arg(fingerprint))
     AND (sqlc.arg(queue)::text = '' OR d.queue = sqlc.arg(queue))
     AND (sqlc.arg(status)::text = '' OR d.status = sqlc.arg(status))
@@ -70,14 +71,15 @@ SELECT d.error, d.errors, d.payload, d.edited_payload, d.raw FROM dlq_items d WH
 -- Counts by one property, largest group first. sample is the newest of each.
 SELECT g.key::text AS key, g.count, g.first_at::timestamptz AS first_at, g.last_at::timestamptz AS last_at, right(g.newest, 36)::uuid AS sample
 FROM (
-    SELECT CASE sqlc.arg(group_by)::text WHEN 'type' THEN COALESCE(d.type, '') WHEN 'tenant' THEN d.tenant WHEN 'error_code' THEN d.error_code ELSE d.fingerprint END AS key,
+    SELECT CASE sqlc.arg(group_by)::text WHEN 'type' THEN COALESCE(d.type, '') WHEN 'tenant' THEN d.tenant WHEN 'error_code' THEN penstock_cause(d.error_code, d.error) ELSE d.fingerprint END AS key,
         count(*) AS count, min(d.failed_at) AS first_at, max(d.failed_at) AS last_at,
         max(lpad((extract(epoch FROM d.failed_at) * 1000000)::bigint::text, 20, '0') || d.dlq_id::text) AS newest
     FROM dlq_items d
     WHERE d.failed_at >= sqlc.arg(failed_after)::timestamptz AND d.failed_at < sqlc.arg(failed_before)::timestamptz
         AND (sqlc.arg(tenant)::text = '' OR d.tenant = sqlc.arg(tenant))
         AND (sqlc.arg(type)::text = '' OR d.type = sqlc.arg(type))
-        AND (sqlc.arg(error_code)::text = '' OR d.error_code = sqlc.arg(error_code))
+        AND (sqlc.arg(error_code)::text = '' OR penstock_cause(d.error_code, d.error) = sqlc.arg(error_code)
+            OR sqlc.arg(error_code) = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
         AND (sqlc.arg(fingerprint)::text = '' OR d.fingerprint = sqlc.arg(fingerprint))
         AND (sqlc.arg(queue)::text = '' OR d.queue = sqlc.arg(queue))
         AND (sqlc.arg(status)::text = '' OR d.status = sqlc.arg(status))

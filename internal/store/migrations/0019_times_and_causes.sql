@@ -1,5 +1,18 @@
 -- +goose Up
 
+-- +goose StatementBegin
+-- The code of what failed last, where code says why a task ended: that of an
+-- exhausted one stands before its error. As Cause in package protocol.
+CREATE FUNCTION penstock_cause(code text, error text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN code = 'TASK_RETRY_EXHAUSTED' THEN COALESCE(substring(error FROM '^([A-Za-z0-9_.-]{1,100}): '), code) ELSE code END
+$$;
+-- +goose StatementEnd
+-- Dead letters of a cause, also those from before.
+CREATE INDEX dlq_items_cause ON dlq_items (penstock_cause(error_code, error), failed_at, dlq_id);
+
+-- What locks tasks comes last: nobody waits for the index.
+--
 -- When the last claim was recorded, by Postgres' clock: started_at is what the
 -- worker measured, and no timeout is judged by a worker's clock. Null where an
 -- orchestrator of an older version recorded it, in started_at.
@@ -53,5 +66,7 @@ CROSS JOIN LATERAL (
 COMMENT ON VIEW task_runs IS 'P3C''s runs: one row for each attempt of a task. Filter by task_id, or by task_state.';
 
 -- +goose Down
+DROP INDEX dlq_items_cause;
+DROP FUNCTION penstock_cause(text, text);
 -- The view stays: what it shows of the log is right for older versions as well.
 ALTER TABLE tasks DROP COLUMN claimed_at;
