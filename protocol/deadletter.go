@@ -116,3 +116,24 @@ func Garbage(stream, messageID string, values map[string]any, cause error, now t
 		Raw:       raw,
 	}
 }
+
+// RecordDeadLetter finishes the dead-letter sub-flow after the dead letter is
+// in stream:dlq. ok is false if the task is not in it.
+func (t *Task) RecordDeadLetter(env Env) (events []*Event, ok bool) {
+	if t.State == StateDLQPending {
+		e := t.move(StateDLQRecorded, EventDLQ, env, ActorDeadLetter)
+		e.Code, e.Reason = t.Code, t.Reason
+		e.Data = data(DLQData{Step: StateDLQRecorded, DLQID: t.DLQID.String()})
+		events = append(events, e)
+	}
+	if t.State != StateDLQRecorded {
+		return nil, false
+	}
+	e := t.move(StateFailed, EventFailed, env, ActorDeadLetter)
+	e.Code, e.Reason = t.Code, t.Reason
+	if !t.EndedAt.IsZero() {
+		t.FinishedAt = t.EndedAt
+		e.tell(Times{FinishedAt: t.EndedAt})
+	}
+	return append(events, e), true
+}

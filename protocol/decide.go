@@ -43,14 +43,25 @@ type Task struct {
 	AppliedDelivery int64
 	// RejectedDelivery is the highest delivery of which a refused outcome was
 	// recorded.
-	RejectedDelivery      int64
-	WorkerID              string
-	Code                  Code
-	Reason                string
+	RejectedDelivery int64
+	WorkerID         string
+	Code             Code
+	Reason           string
+	// CreatedAt and UpdatedAt are when the row was made and last written, by
+	// Postgres' clock: an execution that is not claimed yet began after both.
+	CreatedAt, UpdatedAt time.Time
+	// ClaimedAt is when the last claim was recorded, by Postgres' clock.
+	ClaimedAt time.Time
+	// StartedAt is when the last execution began and FinishedAt when the task ended,
+	// with its last execution if that ended it: as their workers measured them (see
+	// Times), else when it was recorded.
 	StartedAt, FinishedAt time.Time
-	Result                []byte
-	TraceID               string
-	DLQID                 ID
+	// EndedAt is when the execution that failed for good ended; zero if its worker
+	// did not say, or did not end it. Not in the row: only in the log.
+	EndedAt time.Time
+	Result  []byte
+	TraceID string
+	DLQID   ID
 }
 
 // RetryCount is Attempt - 1.
@@ -94,7 +105,7 @@ func (t *Task) move(to State, typ EventType, env Env, actor string) *Event {
 		panic(fmt.Sprintf("protocol: %s: %s → %s is not in the transition table", t.ID, t.State, to))
 	}
 	from := t.State
-	t.State = to
+	t.State, t.UpdatedAt = to, env.Now
 	if to != StateRetrying {
 		t.NextRetryAt = time.Time{}
 	}
@@ -135,19 +146,32 @@ func (t *Task) ApplyOutcome(o *Outcome, env Env) ([]*Event, Verdict) {
 	if unclaimed && (o.Kind == OutcomeReleased || o.Kind == OutcomeSkipped) && o.StartedAt.IsZero() {
 		return t.release(o, env), Applied
 	}
-	if unclaimed {
-		events = append(events, t.claim(o, env))
-	}
-	if t.State != StateRunning {
+	if !unclaimed && t.State != StateRunning {
 		return t.reject(o, env, fmt.Sprintf("outcome %s in state %s", o.Kind, t.State))
 	}
-	switch o.Kind {
-	case OutcomeClaimed:
+	ran := t.ran(o, env)
+	if unclaimed {
+		events = append(events, t.claim(o, env, ran))
+	}
+	if o.Kind == OutcomeClaimed {
 		return events, Applied
+	}
+	return append(events, t.end(o, env, ran)...), Applied
+}
+
+// end ends the execution that a worker reports, which is running.
+func (t *Task) end(o *Outcome, env Env, ran Times) (events []*Event) {
+	if !ran.StartedAt.IsZero() {
+		t.StartedAt = ran.StartedAt
+	}
+	switch o.Kind {
 	case OutcomeSucceeded:
-		events = append(events, t.succeed(o, env))
+		events = append(events, t.succeed(o, env, ran))
 	case OutcomeFailed:
 		events = append(events, t.fail(o, env, ActorWorker))
+		if t.State == StateDLQPending {
+			t.EndedAt = ran.FinishedAt
+		}
 	case OutcomeSnoozed:
 		events = append(events, t.retry(o, env, ActorWorker, max(o.Delay, 0), RetryData{DelaySource: DelayFromSnooze}))
 	case OutcomeApprovalNeeded:
@@ -159,31 +183,35 @@ func (t *Task) ApplyOutcome(o *Outcome, env Env) ([]*Event, Verdict) {
 		}
 		events = append(events, e)
 	default: // released, skipped
-		return append(events, t.release(o, env)...), Applied
+		events = t.release(o, env)
+		events[0].tell(ran)
+		return events
 	}
 	t.AppliedKind, t.AppliedDelivery = o.Kind, o.Delivery
-	last := events[len(events)-1]
-	last.WorkerID, last.MessageID = o.WorkerID, o.MessageID
-	return events, Applied
+	e := events[0]
+	e.WorkerID, e.MessageID = o.WorkerID, o.MessageID
+	e.tell(ran)
+	return events
 }
 
-func (t *Task) claim(o *Outcome, env Env) *Event {
+func (t *Task) claim(o *Outcome, env Env, ran Times) *Event {
 	e := t.move(StateRunning, EventClaimed, env, ActorWorker)
 	t.WorkerID = o.WorkerID
-	t.StartedAt = env.Now
+	t.ClaimedAt, t.StartedAt, t.EndedAt = env.Now, env.Now, time.Time{}
+	if !ran.StartedAt.IsZero() {
+		t.StartedAt = ran.StartedAt
+	}
 	t.DueAt, t.UnknownSince = time.Time{}, time.Time{}
 	e.WorkerID, e.MessageID = o.WorkerID, o.MessageID
-	if !o.StartedAt.IsZero() {
-		e.Data = data(map[string]int64{"worker_started_at_ms": o.StartedAt.UnixMilli()})
-	}
+	e.tell(ran.began())
 	return e
 }
 
-func (t *Task) succeed(o *Outcome, env Env) *Event {
+func (t *Task) succeed(o *Outcome, env Env, ran Times) *Event {
 	t.Result = o.Result
 	e := t.move(StateSucceeded, EventSucceeded, env, ActorWorker)
-	if !o.StartedAt.IsZero() && !o.FinishedAt.Before(o.StartedAt) {
-		e.Data = data(map[string]int64{"duration_ms": o.FinishedAt.Sub(o.StartedAt).Milliseconds()})
+	if !ran.FinishedAt.IsZero() {
+		t.FinishedAt = ran.FinishedAt
 	}
 	return e
 }
@@ -302,7 +330,7 @@ func (t *Task) Dispatch(env Env) (events []*Event, ok bool) {
 	default:
 		return nil, false
 	}
-	t.DueAt = time.Time{}
+	t.DueAt, t.UpdatedAt = time.Time{}, env.Now
 	return events, true
 }
 
@@ -357,21 +385,4 @@ func (t *Task) Lost(env Env, actor, reason string, reclaim *ReclaimData) (events
 		events = append(events, t.giveUp(env, actor))
 	}
 	return events, true
-}
-
-// RecordDeadLetter finishes the dead-letter sub-flow after the dead letter is
-// in stream:dlq. ok is false if the task is not in it.
-func (t *Task) RecordDeadLetter(env Env) (events []*Event, ok bool) {
-	if t.State == StateDLQPending {
-		e := t.move(StateDLQRecorded, EventDLQ, env, ActorDeadLetter)
-		e.Code, e.Reason = t.Code, t.Reason
-		e.Data = data(DLQData{Step: StateDLQRecorded, DLQID: t.DLQID.String()})
-		events = append(events, e)
-	}
-	if t.State != StateDLQRecorded {
-		return nil, false
-	}
-	e := t.move(StateFailed, EventFailed, env, ActorDeadLetter)
-	e.Code, e.Reason = t.Code, t.Reason
-	return append(events, e), true
 }

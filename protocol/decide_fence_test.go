@@ -172,10 +172,10 @@ func TestSuccess(t *testing.T) {
 	o.Result = []byte(`{"sent":1}`)
 	h.env.Now = epoch.Add(time.Minute)
 	events := h.apply(o, Applied)
-	if string(h.task.Result) != `{"sent":1}` || !h.task.FinishedAt.Equal(h.env.Now) {
+	if string(h.task.Result) != `{"sent":1}` || !h.task.FinishedAt.Equal(epoch.Add(time.Second)) {
 		t.Errorf("result %s, finished %s", h.task.Result, h.task.FinishedAt)
 	}
-	if got := string(events[1].Data); got != `{"duration_ms":1000}` {
+	if got := string(events[1].Data); got != `{"started_at":"2026-02-25T12:00:00Z","finished_at":"2026-02-25T12:00:01Z","duration_ms":1000}` {
 		t.Errorf("data %s", got)
 	}
 	if events[1].TraceID != "trace-1" || events[1].Actor != ActorWorker {

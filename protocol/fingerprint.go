@@ -26,8 +26,7 @@ var variable = []struct {
 }
 
 // NormaliseError reduces an error text to what its occurrences have in common:
-// the first line, without case, ids, times, numbers and quoted parts. A
-// "TASK_…: " in front, which names the cause of an exhausted task, is kept.
+// the first line, without case, ids, times, numbers and quoted parts.
 func NormaliseError(text string) string {
 	text, _, _ = strings.Cut(text, "\n")
 	if len(text) > maxFingerprintText {
@@ -41,8 +40,10 @@ func NormaliseError(text string) string {
 }
 
 // Fingerprint groups dead letters: 12 hexadecimal digits that are equal for
-// the same type, error code and normalised error text.
+// the same type, and code and normalised text of what failed last (see Cause):
+// whether it was retried before does not matter.
 func Fingerprint(typ string, code Code, text string) string {
+	code, text = Cause(code, text)
 	h := sha256.New()
 	for _, s := range []string{typ, string(code), NormaliseError(text)} {
 		h.Write([]byte(s))

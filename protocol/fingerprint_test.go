@@ -42,12 +42,15 @@ func TestFingerprint(t *testing.T) {
 	}
 	for _, other := range []string{
 		fp("email.read", protocol.CodeRetryExhausted, "TASK_EXECUTION_FAILED: mailbox 17 is full"),
-		fp("email.send", protocol.CodeTimeout, "TASK_EXECUTION_FAILED: mailbox 17 is full"),
+		fp("email.send", protocol.CodeTimeout, "mailbox 17 is full"),
 		fp("email.send", protocol.CodeRetryExhausted, "TASK_TIMEOUT: mailbox 17 is full"),
 	} {
 		if other == a {
 			t.Errorf("%s for another type, code or cause", other)
 		}
+	}
+	if once := fp("email.send", protocol.CodeExecutionFailed, "mailbox 4 is full"); once != a {
+		t.Errorf("%s without retries, %s with: the cause is the same", once, a)
 	}
 }
 

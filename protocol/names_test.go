@@ -42,6 +42,7 @@ func TestEventTypesAreTheContracts(t *testing.T) {
 		"dlq.requeued", "dlq.discard_proposed", "dlq.discarded", "alert.raised",
 		"dlq.expired",      // docs/decisions/0008
 		"task.rescheduled", // docs/decisions/0017
+		"task.erased",      // docs/decisions/0030
 	}
 	if got := EventTypes(); !slices.Equal(got, want) {
 		t.Errorf("EventTypes() = %q, want %q", got, want)

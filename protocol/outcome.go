@@ -43,8 +43,9 @@ type Outcome struct {
 	WorkerID string
 	// MessageID is the task stream entry that the execution came from.
 	MessageID string
-	// StartedAt and FinishedAt are the worker's clock in whole milliseconds;
-	// StartedAt is zero if the execution never started.
+	// StartedAt and FinishedAt are the worker's clock in whole milliseconds, their
+	// difference by its monotonic clock; StartedAt is zero if the execution never
+	// started. What becomes of them: Times.
 	StartedAt, FinishedAt time.Time
 	Result                []byte // JSON, for succeeded
 	Code                  Code   // for failed and released

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -20,7 +21,9 @@ type Run struct {
 	// NextRetryAt is set exactly in retry_scheduled.
 	NextRetryAt time.Time
 	// CreatedAt is when the task was created, or when the attempt before
-	// failed. StartedAt is the first claim. Zero: not yet.
+	// failed. StartedAt is when its first execution began and FinishedAt when its
+	// last one ended, by their workers (see Times), else when that was recorded.
+	// Zero: not yet.
 	CreatedAt, StartedAt, FinishedAt time.Time
 	// Code and Reason are those of the event that ended or interrupted it.
 	Code   Code
@@ -43,7 +46,8 @@ func Runs(events []*Event) []Run {
 		for len(runs) < e.Attempt {
 			if n := len(runs); n > 0 {
 				last := &runs[n-1]
-				last.Status, last.NextRetryAt, last.FinishedAt = "failed", time.Time{}, e.OccurredAt
+				last.ran(e)
+				last.Status, last.NextRetryAt, last.FinishedAt = "failed", time.Time{}, cmp.Or(e.Times().FinishedAt, e.OccurredAt)
 				last.Code, last.Reason = e.Code, e.Reason
 			}
 			runs = append(runs, Run{TaskID: e.TaskID, Attempt: len(runs) + 1, CreatedAt: e.OccurredAt})
@@ -64,6 +68,9 @@ func (r *Run) add(e *Event) {
 			r.StartedAt = e.OccurredAt
 		}
 	}
+	if e.Type != EventRetryScheduled || e.Code == "" { // else it is about the attempt before
+		r.ran(e)
+	}
 	if e.From == e.To && !e.Changes() {
 		return
 	}
@@ -83,7 +90,14 @@ func (r *Run) add(e *Event) {
 		r.NextRetryAt = time.Time{}
 	}
 	if e.To.Terminal() {
-		r.FinishedAt = e.OccurredAt
+		r.FinishedAt = cmp.Or(e.Times().FinishedAt, e.OccurredAt)
+	}
+}
+
+// ran takes when an execution of the run began, if that is before what is known.
+func (r *Run) ran(e *Event) {
+	if at := e.Times().StartedAt; !at.IsZero() && (r.StartedAt.IsZero() || at.Before(r.StartedAt)) {
+		r.StartedAt = at
 	}
 }
 

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -38,11 +39,14 @@ type Execution struct {
 	// WorkerID is who claimed it or, if it was never claimed, who handed it
 	// back or was lost with it; empty if nobody had it.
 	WorkerID string
-	// ClaimedAt is zero if it ended before a claim was recorded.
+	// ClaimedAt is when its claim was recorded; zero if it ended before.
 	ClaimedAt time.Time
-	// EndedAt is zero, and End empty, while it runs.
+	// EndedAt is when its end was recorded; zero, and End empty, while it runs.
 	EndedAt time.Time
-	End     End
+	// StartedAt and FinishedAt are when it ran, as its worker measured it; zero if
+	// the log does not say.
+	StartedAt, FinishedAt time.Time
+	End                   End
 	// Code and Reason are those of the event that ended it.
 	Code   Code
 	Reason string
@@ -148,9 +152,12 @@ func (r *Replay) note(before Folded, e *Event) {
 		return
 	}
 	t.NextRetryAt = e.NextRetryAt
+	ran := e.Times()
+	t.StartedAt = cmp.Or(ran.StartedAt, t.StartedAt)
 	switch {
 	case e.Type == EventClaimed:
-		t.WorkerID, t.StartedAt, t.UnknownSince = e.WorkerID, e.OccurredAt, time.Time{}
+		t.WorkerID, t.UnknownSince, t.EndedAt = e.WorkerID, time.Time{}, time.Time{}
+		t.ClaimedAt, t.StartedAt = e.OccurredAt, cmp.Or(ran.StartedAt, e.OccurredAt)
 	case e.Type == EventInterrupted && e.Code == CodeUnknownType && t.UnknownSince.IsZero():
 		t.UnknownSince = e.OccurredAt
 	case e.Type == EventRetryScheduled:
@@ -159,19 +166,20 @@ func (r *Replay) note(before Folded, e *Event) {
 			t.Code, t.Reason = e.Code, e.Reason
 		}
 	case e.To == StateDLQPending:
-		t.DLQID, t.Code, t.Reason = DLQID(e.TaskID), e.Code, e.Reason
+		t.DLQID, t.Code, t.Reason, t.EndedAt = DLQID(e.TaskID), e.Code, e.Reason, ran.FinishedAt
 	case e.To == StateCancelled:
 		t.Code, t.Reason = e.Code, e.Reason
 	}
 	if e.To.Terminal() {
-		t.FinishedAt = e.OccurredAt
+		t.FinishedAt = cmp.Or(ran.FinishedAt, e.OccurredAt)
 	}
 }
 
 // record opens or ends an execution.
 func (r *Replay) record(before Folded, e *Event, retry *Retry) {
+	ran := e.Times()
 	if e.Type == EventClaimed {
-		r.open = Execution{Attempt: e.Attempt, Delivery: e.Delivery, WorkerID: e.WorkerID, ClaimedAt: e.OccurredAt}
+		r.open = Execution{Attempt: e.Attempt, Delivery: e.Delivery, WorkerID: e.WorkerID, ClaimedAt: e.OccurredAt, StartedAt: ran.StartedAt}
 		return
 	}
 	end, applied := endOf(e)
@@ -183,6 +191,7 @@ func (r *Replay) record(before Folded, e *Event, retry *Retry) {
 		x = Execution{Attempt: before.Attempt, Delivery: before.Delivery, WorkerID: e.WorkerID}
 	}
 	x.End, x.EndedAt, x.Code, x.Reason, x.Retry = end, e.OccurredAt, e.Code, e.Reason, retry
+	x.StartedAt, x.FinishedAt = cmp.Or(ran.StartedAt, x.StartedAt), ran.FinishedAt
 	r.Executions = append(r.Executions, x)
 	if e.Actor == ActorWorker {
 		r.task.AppliedKind, r.task.AppliedDelivery = applied, before.Delivery
@@ -233,7 +242,7 @@ func (r *Replay) RetryContext() RetryContext {
 }
 
 // Task returns the task that the log implies. What the log does not have is
-// zero: MaxRetries, Policy, DueAt, ExpiresAt and Result. An execution that was handed back
+// zero: MaxRetries, Policy, DueAt, ExpiresAt, CreatedAt, UpdatedAt and Result. An execution that was handed back
 // counts as released; whether it was skipped is not in the log either.
 func (r *Replay) Task() Task {
 	t := r.task

@@ -52,6 +52,7 @@ func (s *survivor) agree(t *rapid.T) *Replay {
 func (s *survivor) restart(t *rapid.T) {
 	next := s.agree(t).Task()
 	next.MaxRetries, next.Policy, next.DueAt, next.Result = s.task.MaxRetries, s.task.Policy, s.task.DueAt, s.task.Result
+	next.CreatedAt, next.UpdatedAt = s.task.CreatedAt, s.task.UpdatedAt
 	if s.task.AppliedKind == OutcomeSkipped { // not in the log: its row says so
 		next.AppliedKind = OutcomeSkipped
 	}
@@ -84,6 +85,9 @@ func (s *survivor) tell(t *rapid.T, r *Replay) {
 			t.Fatalf("execution %d after delivery %d: %+v", i+1, delivery, x)
 		}
 		delivery = x.Delivery
+		if x.FinishedAt.Before(x.StartedAt) && !x.FinishedAt.IsZero() || x.FinishedAt.After(x.EndedAt) || x.StartedAt.After(x.EndedAt) {
+			t.Fatalf("execution %d ran at times that can't be: %+v", i+1, x)
+		}
 		if (x.Retry != nil) != (x.End == EndRetried || x.End == EndSnoozed) {
 			t.Fatalf("execution %d: %+v", i+1, x)
 		}

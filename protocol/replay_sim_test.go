@@ -57,7 +57,7 @@ func (s *sim) restart() {
 		s.t.Fatalf("restart after event %d: %v", len(s.events), err)
 	}
 	t := r.Task()
-	t.MaxRetries, t.Policy = s.task.MaxRetries, s.task.Policy
+	t.MaxRetries, t.Policy, t.UpdatedAt = s.task.MaxRetries, s.task.Policy, s.task.UpdatedAt
 	s.task = &t
 }
 
@@ -192,6 +192,7 @@ func told(executions []Execution) []string {
 func impliedBy(r *Replay, live *Task) error {
 	got, want := r.Task(), *live
 	want.MaxRetries, want.Policy, want.DueAt, want.Result = 0, RetryPolicy{}, time.Time{}, nil
+	want.CreatedAt, want.UpdatedAt = time.Time{}, time.Time{}
 	if want.AppliedKind == OutcomeSkipped { // both hand back
 		want.AppliedKind = OutcomeReleased
 	}

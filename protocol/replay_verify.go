@@ -36,6 +36,13 @@ func (r *Replay) differ(e *Event, field, recorded, recomputed string) {
 // verify reports in what the event contradicts itself or, if the log is sound
 // so far, the events before it. It returns the delay that the event scheduled.
 func (r *Replay) verify(e *Event) *Retry {
+	known := len(r.Differences)
+	retry := r.verifyDetails(e)
+	r.verifyTimes(e, known)
+	return retry
+}
+
+func (r *Replay) verifyDetails(e *Event) *Retry {
 	if e.Type == EventRetryScheduled {
 		return r.verifyRetry(e)
 	}

@@ -145,7 +145,7 @@ func (x *times) restore(t *rapid.T) {
 	if after.State != want || !after.DueAt.Equal(due) {
 		t.Fatalf("restored: %s due %s → %s due %s, want %s due %s", before.State, before.DueAt, after.State, after.DueAt, want, due)
 	}
-	after.State, after.Delivery, after.DueAt, after.Seq = before.State, before.Delivery, before.DueAt, before.Seq
+	after.State, after.Delivery, after.DueAt, after.Seq, after.UpdatedAt = before.State, before.Delivery, before.DueAt, before.Seq, before.UpdatedAt
 	if !reflect.DeepEqual(after, before) {
 		t.Fatalf("more than state, delivery and due time changed: %+v → %+v", before, after)
 	}

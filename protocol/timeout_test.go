@@ -114,7 +114,7 @@ func (m *machine) timeout(t *rapid.T) {
 	limit := time.Duration(rapid.IntRange(0, 3).Draw(t, "timeout")) * time.Second
 	grace := time.Duration(rapid.IntRange(0, 2).Draw(t, "grace")) * time.Second
 	events, ok := m.task.TimedOut(m.env, limit, grace)
-	if before.State == "running" && m.env.Now.Sub(before.StartedAt) < limit+grace {
+	if before.State == "running" && m.env.Now.Sub(before.ClaimedAt) < limit+grace {
 		if ok || len(events) > 0 || !reflect.DeepEqual(before, *m.task) {
 			t.Fatalf("timed out too early, or something changed: %+v → %+v", before, *m.task)
 		}

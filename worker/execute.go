@@ -54,8 +54,17 @@ func (x *execution) conclude() *protocol.Outcome {
 func (x *execution) outcome() *protocol.Outcome {
 	return &protocol.Outcome{
 		ID: x.task.ID, Delivery: x.task.Delivery, WorkerID: x.worker, MessageID: x.entryID,
-		StartedAt: x.started, FinishedAt: time.Now(), Delay: -1,
+		StartedAt: x.started, FinishedAt: ended(x.started), Delay: -1,
 	}
+}
+
+// ended is now, for an execution that began at started, if it did: as much later as
+// its monotonic clock says, even if the wall clock was set meanwhile.
+func ended(started time.Time) time.Time {
+	if started.IsZero() {
+		return time.Now()
+	}
+	return started.Add(time.Since(started))
 }
 
 // start begins one entry; a slot and a place among the unsettled are held

@@ -66,6 +66,8 @@ func taskOf(t *dbsqlc.Task) *penstockv1.Task {
 		HeartbeatAt: timeOf(t.HeartbeatAt), Progress: t.Progress, RequestedBy: t.RequestedBy, OpenDependencies: t.OpenDependencies,
 		OnDependencyFailure: store.Deref(t.OnDependencyFailure), ErasedAt: timeOf(t.ErasedAt),
 	}
+	cause, _ := protocol.Cause(protocol.Code(store.Deref(t.LastErrorCode)), store.Deref(t.LastErrorReason))
+	out.CauseCode = string(cause)
 	if t.GraphID != nil {
 		out.GraphId = protocol.ID(*t.GraphID).String()
 	}

@@ -264,6 +264,8 @@ func deadLetterOf(r *dbsqlc.ListDeadRow) *penstockv1.DeadLetter {
 		Revision: r.Revision, SettledAt: timeOf(r.SettledAt), DiscardReason: store.Deref(r.DiscardReason),
 		DiscardProposedBy: store.Deref(r.DiscardProposedBy), DiscardConfirmedBy: store.Deref(r.DiscardConfirmedBy), ErasedAt: timeOf(r.ErasedAt),
 	}
+	cause, _ := protocol.Cause(protocol.Code(r.ErrorCode), r.Error)
+	out.CauseCode = string(cause)
 	if r.DiscardBatchID != nil {
 		out.DiscardBatchId = protocol.ID(*r.DiscardBatchID).String()
 	}

@@ -135,7 +135,7 @@ func TestDeadLettersTellAndGroup(t *testing.T) {
 	if g := res.Msg.Groups; len(g) != 2 || g[0].Count != 2 || g[0].Key != mail.Fingerprint || g[0].Sample.GetType() != "mail" || g[1].Count != 1 || g[1].Sample.GetDlqId() != report.DlqId {
 		t.Errorf("%+v", g)
 	}
-	for by, want := range map[string]string{"type": "mail=2 report=1", "tenant": "default=2 acme=1", "error_code": "TASK_RETRY_EXHAUSTED=2 TASK_EXECUTION_FAILED=1"} {
+	for by, want := range map[string]string{"type": "mail=2 report=1", "tenant": "default=2 acme=1", "error_code": "TASK_EXECUTION_FAILED=3"} {
 		res, err := e.rpc.GroupDeadLetters(t.Context(), connect.NewRequest(&penstockv1.GroupDeadLettersRequest{GroupBy: by}))
 		if err != nil {
 			t.Fatal(err)

@@ -62,7 +62,7 @@ func newFake(t *testing.T, letters ...*penstockv1.DeadLetter) *fakeServer {
 func letter(n int) *penstockv1.DeadLetter {
 	return &penstockv1.DeadLetter{
 		DlqId: fmt.Sprintf("0199%04x-0000-7000-8000-000000000000", n), TaskId: fmt.Sprintf("task-%d", n), Tenant: "acme", Queue: "default", Type: "email.send",
-		Payload: fmt.Appendf(nil, `{"z": 1.50, "n": %d, "to": {"name": "Ann"}}`, n), ErrorCode: "TASK_RETRY_EXHAUSTED", Error: "TASK_EXECUTION_FAILED: no \x1b[31mroute\nto host",
+		Payload: fmt.Appendf(nil, `{"z": 1.50, "n": %d, "to": {"name": "Ann"}}`, n), ErrorCode: "TASK_RETRY_EXHAUSTED", CauseCode: "TASK_EXECUTION_FAILED", Error: "TASK_EXECUTION_FAILED: no \x1b[31mroute\nto host",
 		RetryCount: 3, FailedAt: timestamppb.New(fakeTime.Add(-time.Duration(n) * time.Second)), RecordedAt: timestamppb.New(fakeTime), Status: "open", Fingerprint: "4f2a90c1d3e8",
 	}
 }

@@ -30,7 +30,7 @@ var filterNames = []string{"type", "tenant", "code", "fingerprint", "queue", "st
 func (f *filterFlags) add(fs *pflag.FlagSet, status string) {
 	fs.StringVar(&f.typ, "type", "", "only this task type")
 	fs.StringVar(&f.tenant, "tenant", "", "only this tenant")
-	fs.StringVar(&f.code, "code", "", "only this error code, e.g. TASK_RETRY_EXHAUSTED")
+	fs.StringVar(&f.code, "code", "", "only those whose last failure has this code, e.g. TASK_TIMEOUT; TASK_RETRY_EXHAUSTED: those whose retries are used up")
 	fs.StringVar(&f.fingerprint, "fingerprint", "", "only this kind of error; list --group-by fingerprint shows them")
 	fs.StringVar(&f.queue, "queue", "", "only this queue")
 	fs.StringVar(&f.status, "status", "", "only open, requeued, discarded or expired ones (default: "+status+")")

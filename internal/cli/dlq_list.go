@@ -57,7 +57,7 @@ func dlqListCmd(con *console) *cobra.Command {
 func (s *session) list(ctx context.Context, f *penstockv1.DeadLetterFilter, limit int, token string) error {
 	l := &listing[*penstockv1.DeadLetter]{
 		p: s.out, key: "dead_letters", row: deadRow,
-		head: "DLQ ID\tFAILED AT\tSTATUS\tTYPE\tTASK OR ENTRY\tRETRIES\tCODE\tFINGERPRINT\tERROR",
+		head: "DLQ ID\tFAILED AT\tSTATUS\tTYPE\tTASK OR ENTRY\tRETRIES\tCODE\tCAUSE\tFINGERPRINT\tERROR",
 	}
 	next, err := l.pages(limit, deadPage, token, func(size int32, token string) ([]*penstockv1.DeadLetter, string, error) {
 		res, err := s.dead.ListDeadLetters(ctx, connect.NewRequest(&penstockv1.ListDeadLettersRequest{
@@ -81,8 +81,8 @@ func (s *session) more(next string, err error) {
 }
 
 func deadRow(w io.Writer, d *penstockv1.DeadLetter) {
-	_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", d.DlqId, stamp(d.FailedAt), deadStatus(d), orDash(line(d.Type, 64)),
-		line(about(d), 64), d.RetryCount, line(d.ErrorCode, 40), line(d.Fingerprint, 16), line(d.Error, 80))
+	_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", d.DlqId, stamp(d.FailedAt), deadStatus(d), orDash(line(d.Type, 64)),
+		line(about(d), 64), d.RetryCount, line(d.ErrorCode, 40), line(d.CauseCode, 40), line(d.Fingerprint, 16), line(d.Error, 80))
 }
 
 // about names the task, or the stream entry where there was none.
@@ -143,7 +143,7 @@ func (s *session) groups(ctx context.Context, f *penstockv1.DeadLetterFilter, by
 		}
 		return nil
 	}
-	heads := map[string]string{"fingerprint": "FINGERPRINT", "type": "TYPE", "tenant": "TENANT", "error_code": "CODE"}
+	heads := map[string]string{"fingerprint": "FINGERPRINT", "type": "TYPE", "tenant": "TENANT", "error_code": "CAUSE"}
 	return s.out.columns(func(w io.Writer) { groupTable(w, heads[by], res.Msg.Groups) })
 }
 
@@ -152,7 +152,7 @@ func groupTable(w io.Writer, head string, groups []*penstockv1.DeadLetterGroup) 
 	with := head == "FINGERPRINT" // a fingerprint says nothing by itself
 	extra := ""
 	if with {
-		extra = "TYPE\tCODE\t"
+		extra = "TYPE\tCAUSE\t"
 	}
 	_, _ = fmt.Fprintf(w, "COUNT\t%s\tFIRST\tLAST\t%sNEWEST\tERROR\n", head, extra)
 	for _, g := range groups {
@@ -161,7 +161,7 @@ func groupTable(w io.Writer, head string, groups []*penstockv1.DeadLetterGroup) 
 			d = &penstockv1.DeadLetter{}
 		}
 		if with {
-			extra = orDash(line(d.Type, 64)) + "\t" + line(d.ErrorCode, 40) + "\t"
+			extra = orDash(line(d.Type, 64)) + "\t" + line(d.CauseCode, 40) + "\t"
 		}
 		_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s%s\t%s\n", g.Count, orDash(line(g.Key, 64)), stamp(g.FirstFailedAt), stamp(g.LastFailedAt),
 			extra, d.DlqId, line(d.Error, 80))

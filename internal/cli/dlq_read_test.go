@@ -17,7 +17,7 @@ func TestDeadLetterList(t *testing.T) {
 	f := newFake(t, letters(250)...)
 	r := script(t, f, "list", "--type", "email.send", "--code", "X", "--tenant", "acme", "--queue", "q", "--status", "open", "--fingerprint", "4f", "--since", "2026-01-01T00:00:00Z", "--until", "2026-02-01T00:00:00Z")
 	want(t, "list", r, ExitOK, "--page-token 100")
-	says(t, r, "DLQ ID", letter(100).DlqId, "TASK_EXECUTION_FAILED: no  [31mroute to host")
+	says(t, r, "DLQ ID", "CODE                  CAUSE", "TASK_RETRY_EXHAUSTED  TASK_EXECUTION_FAILED  ", letter(100).DlqId, "TASK_EXECUTION_FAILED: no  [31mroute to host")
 	q := asked[*penstockv1.ListDeadLettersRequest](f)[0]
 	if q.Type != "email.send" || q.ErrorCode != "X" || q.Tenant != "acme" || q.Queue != "q" || q.Status != "open" || q.Fingerprint != "4f" ||
 		q.FailedAfter.AsTime().Year() != 2026 || q.FailedBefore.AsTime().Month() != time.February || q.PageSize != 100 {

@@ -204,7 +204,7 @@ func deadFacts(w io.Writer, d *penstockv1.DeadLetter) {
 	facts(w, [][2]string{
 		{"dlq_id", d.DlqId}, {"status", deadStatus(d)}, {"task_id", d.TaskId}, {"type", d.Type}, {"tenant", d.Tenant}, {"queue", d.Queue},
 		{"failed_at", stamp(d.FailedAt)}, {"recorded_at", stamp(d.RecordedAt)}, {"settled_at", stamp(d.SettledAt)},
-		{"retry_count", fmt.Sprint(d.RetryCount)}, {"error_code", d.ErrorCode}, {"error", d.Error}, {"fingerprint", d.Fingerprint},
+		{"retry_count", fmt.Sprint(d.RetryCount)}, {"error_code", d.ErrorCode}, {"cause_code", d.CauseCode}, {"error", d.Error}, {"fingerprint", d.Fingerprint},
 		{"stream", d.Stream}, {"message_id", d.MessageId},
 		{"discard_reason", d.DiscardReason}, {"discard_proposed_by", d.DiscardProposedBy},
 		{"discard_confirmed_by", d.DiscardConfirmedBy}, {"discard_batch_id", d.DiscardBatchId},

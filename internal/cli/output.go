@@ -191,13 +191,22 @@ func taskTable(w io.Writer, tasks []*penstockv1.Task) error {
 	_, _ = fmt.Fprintln(tw, "TASK ID\tTYPE\tSTATE\tATTEMPT\tQUEUE\tCREATED\tEXPIRES\tERROR")
 	for _, t := range tasks {
 		_, _ = fmt.Fprintf(tw, "%s\t%s\t%s\t%d/%d\t%s\t%s\t%s\t%s\n", line(t.TaskId, 64), t.Type, t.State, t.Attempt, t.MaxRetries+1,
-			t.Queue, stamp(t.CreatedAt), stamp(t.ExpiresAt), t.LastErrorCode.GetValue())
+			t.Queue, stamp(t.CreatedAt), stamp(t.ExpiresAt), taskError(t))
 	}
 	return tw.Flush()
 }
 
 // hidden stands for what the caller may not read.
 const hidden = "hidden: reading it takes the role payloads"
+
+// taskError is why a task ended, and what failed last where that is another code.
+func taskError(t *penstockv1.Task) string {
+	code := t.LastErrorCode.GetValue()
+	if t.CauseCode != "" && t.CauseCode != code {
+		code += ": " + line(t.CauseCode, 40)
+	}
+	return code
+}
 
 func taskDetail(w io.Writer, t *penstockv1.Task) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -235,6 +244,7 @@ func taskDetail(w io.Writer, t *penstockv1.Task) error {
 	}
 	if t.LastErrorCode != nil {
 		row("last_error", t.LastErrorCode.Value+": "+line(t.LastErrorReason.GetValue(), 500))
+		row("cause_code", line(t.CauseCode, 40))
 	}
 	if t.DlqId != "" {
 		row("dlq_id", t.DlqId)

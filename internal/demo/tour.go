@@ -183,11 +183,9 @@ func (r *run) latencies(ctx context.Context) ([]time.Duration, error) {
 			return nil, err
 		}
 		for _, e := range events {
-			var d struct {
-				StartedMS int64 `json:"worker_started_at_ms"`
-			}
+			var d protocol.Times
 			if e.Type == string(protocol.EventClaimed) && json.Unmarshal(e.Data, &d) == nil {
-				wait := time.UnixMilli(d.StartedMS).Sub(events[0].OccurredAt.AsTime())
+				wait := d.StartedAt.Sub(events[0].OccurredAt.AsTime())
 				out = append(out, max(wait, 0).Round(100*time.Microsecond))
 			}
 		}

@@ -51,7 +51,7 @@ func TestNothingElseMovesJobs(t *testing.T) {
 	e.claim(t, ids["running"])
 	// All of it long ago.
 	if _, err := r.DB.Exec(t.Context(), `UPDATE tasks SET due_at = due_at - interval '1 day', next_retry_at = next_retry_at - interval '1 day',
-		started_at = started_at - interval '1 day'`); err != nil {
+		claimed_at = claimed_at - interval '1 day', started_at = started_at - interval '1 day'`); err != nil {
 		t.Fatal(err)
 	}
 	// And one that was dispatched, as far as its row can tell.

@@ -171,6 +171,7 @@ func saveParams(changed []*Locked) (dbsqlc.SaveTasksParams, map[protocol.ID]*Loc
 		p.WorkerIds = append(p.WorkerIds, l.WorkerID)
 		p.Codes = append(p.Codes, string(l.Code))
 		p.Reasons = append(p.Reasons, l.Reason)
+		p.ClaimedAts = append(p.ClaimedAts, l.ClaimedAt)
 		p.StartedAts = append(p.StartedAts, l.StartedAt)
 		p.FinishedAts = append(p.FinishedAts, l.FinishedAt)
 		p.Results = append(p.Results, string(l.Result))
@@ -228,6 +229,7 @@ func (s *Store) locked(r *dbsqlc.LockTasksRow) (*Locked, error) {
 			RejectedDelivery: r.RejectedDelivery, WorkerID: Deref(r.WorkerID),
 			Code: protocol.Code(Deref(r.LastErrorCode)), Reason: Deref(r.LastErrorReason),
 			StartedAt: r.StartedAt.Time, FinishedAt: r.FinishedAt.Time, TraceID: r.TraceID,
+			CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, ClaimedAt: r.ClaimedAt.Time,
 			ExpiresAt: r.ExpiresAt.Time, UnknownSince: r.UnknownSince.Time,
 			StartAt: r.StartAt.Time, OpenDependencies: int(r.OpenDependencies), HasDependants: r.HasDependants,
 			OnDependencyFailure: protocol.DependencyPolicy(Deref(r.OnDependencyFailure)),
@@ -298,6 +300,7 @@ func (s *Store) LockDueTasks(ctx context.Context, q *dbsqlc.Queries, queue strin
 			Queue: r.Queue, Name: r.Name, IdempotencyKey: r.IdempotencyKey, Type: r.Type, Now: r.Now,
 			ExpiresAt: r.ExpiresAt, UnknownSince: r.UnknownSince, StartAt: r.StartAt, OpenDependencies: r.OpenDependencies,
 			HasDependants: r.HasDependants, OnDependencyFailure: r.OnDependencyFailure,
+			CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, ClaimedAt: r.ClaimedAt,
 		})
 		if err != nil {
 			return nil, false, now, err

@@ -148,6 +148,11 @@ func (s *story) outcome(t *rapid.T, what string) *protocol.Outcome {
 		ID: s.task.ID, Delivery: s.task.Delivery, WorkerID: rapid.SampledFrom([]string{"w1", "w2"}).Draw(t, "worker"), MessageID: "1-0",
 		StartedAt: s.env.Now, FinishedAt: s.env.Now, Delay: -1,
 	}
+	if rapid.IntRange(0, 3).Draw(t, "timed") > 0 { // of a clock that may be wrong
+		ms := rapid.IntRange(-4000, 2000).Draw(t, "started")
+		o.StartedAt = s.env.Now.Add(time.Duration(ms) * time.Millisecond)
+		o.FinishedAt = o.StartedAt.Add(time.Duration(rapid.IntRange(0, 3000).Draw(t, "took")) * time.Millisecond)
+	}
 	switch what {
 	case "claim":
 		o.Kind = protocol.OutcomeClaimed
@@ -195,10 +200,10 @@ func (s *story) store(t testing.TB, c *pgx.Conn) {
 			ms := e.BackoffDelay.Milliseconds()
 			backoff = &ms
 		}
-		b.Queue(`INSERT INTO event_log (task_id, seq, type, previous_status, status, attempt, delivery, next_retry_at, error_code, reason, backoff_delay_ms, actor, worker_id, trace_id, occurred_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
+		b.Queue(`INSERT INTO event_log (task_id, seq, type, previous_status, status, attempt, delivery, next_retry_at, error_code, reason, backoff_delay_ms, actor, worker_id, trace_id, occurred_at, data)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`,
 			e.TaskID.String(), e.Seq, string(e.Type), str(string(e.From)), string(e.To), e.Attempt, e.Delivery, opt(e.NextRetryAt), str(string(e.Code)), str(e.Reason), backoff,
-			e.Actor, str(e.WorkerID), e.TraceID, e.OccurredAt)
+			e.Actor, str(e.WorkerID), e.TraceID, e.OccurredAt, str(string(e.Data)))
 	}
 	if err := c.SendBatch(context.WithoutCancel(t.Context()), b).Close(); err != nil {
 		t.Fatalf("store %s: %v", s.task.ID, err)

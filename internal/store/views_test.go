@@ -39,6 +39,30 @@ func TestViewWords(t *testing.T) {
 	}
 }
 
+// The database's cause of a failure is the package's, and dead letters are found by
+// it in an index.
+func TestCauses(t *testing.T) {
+	t.Parallel()
+	c := connect(t, testkit.Database(t), "penstock_app", nil)
+	for _, code := range []protocol.Code{protocol.CodeRetryExhausted, protocol.CodeTimeout, ""} {
+		for _, reason := range []string{
+			"TASK_TIMEOUT: slow", "TASK_TIMEOUT: ", "TASK_TIMEOUT:", "MINE: a: b", "two words: x", "", ": x", strings.Repeat("x", 100) + ": y", strings.Repeat("x", 101) + ": y",
+			"é: x", "a\n: x", "TASK_TIMEOUT: a\nb: c", strings.Repeat("long ", 1000),
+		} {
+			want, _ := protocol.Cause(code, reason)
+			if got := get[string](t, c, "SELECT penstock_cause($1, $2)", string(code), reason); got != string(want) {
+				t.Errorf("%s %q: %q in the database, %q in package protocol", code, reason, got, want)
+			}
+		}
+	}
+	exec(t, c, "SET enable_seqscan = off")
+	plan := get[string](t, c, `EXPLAIN (FORMAT json) SELECT d.dlq_id FROM dlq_items d WHERE penstock_cause(d.error_code, d.error) = 'TASK_TIMEOUT'
+		OR 'TASK_TIMEOUT' = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED' ORDER BY d.failed_at DESC, d.dlq_id DESC LIMIT 10`)
+	if !strings.Contains(plan, "dlq_items_cause") || strings.Contains(plan, `"Sort"`) {
+		t.Errorf("%s", plan)
+	}
+}
+
 // The columns of the documents are there, under their names.
 func TestViewColumns(t *testing.T) {
 	t.Parallel()

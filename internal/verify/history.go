@@ -233,6 +233,11 @@ func (h *history) compareRow() {
 	num("delivery", t.Delivery, row.Delivery)
 	num("interruptions", int64(t.Interruptions), int64(row.Interruptions))
 	at("next_retry_at", t.NextRetryAt, row.NextRetryAt.Time)
+	// Where an orchestrator of an older version recorded the claim, claimed_at is
+	// missing or of an earlier one.
+	if c := row.ClaimedAt; c.Valid && !c.Time.Before(row.StartedAt.Time) {
+		at("claimed_at", t.ClaimedAt, c.Time)
+	}
 	at("started_at", t.StartedAt, row.StartedAt.Time)
 	at("finished_at", t.FinishedAt, row.FinishedAt.Time)
 	str("last_error_code", string(t.Code), store.Deref(row.LastErrorCode))

@@ -94,6 +94,8 @@ var tamperings = map[string]tampering{
 	"event_seq":        {task: "done", sql: "UPDATE tasks SET event_seq = 7 WHERE id = $1", want: "seq done"},
 	"next_retry_at":    {task: "retrying", sql: "UPDATE tasks SET next_retry_at = next_retry_at - interval '1 minute' WHERE id = $1", want: "row retrying"},
 	"finished_at":      {task: "done", sql: "UPDATE tasks SET finished_at = now() WHERE id = $1", want: "row done"},
+	"claimed_at":       {task: "running", sql: "UPDATE tasks SET claimed_at = claimed_at + interval '1 second' WHERE id = $1", want: "row running"},
+	"run time logged":  {task: "done", sql: fmt.Sprintf(event, `data = jsonb_set(data::jsonb, '{finished_at}', '"2039-01-01T00:00:00Z"')`, "task.succeeded"), want: "event done, row done"},
 	"started_at":       {task: "running", sql: "UPDATE tasks SET started_at = NULL WHERE id = $1", want: "row running"},
 	"worker_id":        {task: "running", sql: "UPDATE tasks SET worker_id = 'x' WHERE id = $1", want: "row running"},
 	"trace_id":         {task: "running", sql: "UPDATE tasks SET trace_id = 'x' WHERE id = $1", want: "row running"},

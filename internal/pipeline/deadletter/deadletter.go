@@ -134,8 +134,10 @@ func (s *Stage) Sweep(ctx context.Context) (n int, err error) {
 		dlq := make([]pgid.ID, n)
 		ids := make([]protocol.ID, n)
 		letters := make([]*protocol.DeadLetter, n)
+		ended := make(map[protocol.ID]time.Time, n)
 		for i, r := range rows {
 			id := protocol.ID(*r.TaskID)
+			ended[id] = r.EndedAt
 			letter := &protocol.DeadLetter{
 				DLQID: protocol.ID(r.DlqID), ID: id, TaskID: store.TaskID(id, store.Deref(r.Name)),
 				Type: store.Deref(r.Type), Tenant: r.Tenant, Payload: r.Payload, Code: protocol.Code(r.ErrorCode),
@@ -153,6 +155,7 @@ func (s *Stage) Sweep(ctx context.Context) (n int, err error) {
 			env := s.o.Env
 			env.Now = now
 			for _, t := range tasks {
+				t.EndedAt = ended[t.ID]
 				if ev, ok := t.RecordDeadLetter(env); ok {
 					changed, events = append(changed, t), append(events, ev...)
 					failed = append(failed, t.ID)

@@ -133,8 +133,11 @@ func (p *past) finish(t *testing.T, n int, kind protocol.OutcomeKind) []protocol
 func (p *past) age(t *testing.T, days int, ids ...protocol.ID) {
 	t.Helper()
 	p.exec(t, `UPDATE tasks SET created_at = created_at - $2 * interval '1 day', updated_at = updated_at - $2 * interval '1 day',
-		started_at = started_at - $2 * interval '1 day', finished_at = finished_at - $2 * interval '1 day' WHERE id = ANY($1::uuid[])`, pgid.Slice(ids), days)
-	p.exec(t, "UPDATE event_log SET occurred_at = occurred_at - $2 * interval '1 day' WHERE task_id = ANY($1::uuid[])", pgid.Slice(ids), days)
+		claimed_at = claimed_at - $2 * interval '1 day', started_at = started_at - $2 * interval '1 day', finished_at = finished_at - $2 * interval '1 day' WHERE id = ANY($1::uuid[])`, pgid.Slice(ids), days)
+	p.exec(t, `UPDATE event_log SET occurred_at = occurred_at - $2 * interval '1 day',
+		data = CASE WHEN COALESCE(data->>'started_at', data->>'finished_at') IS NULL THEN data ELSE (data::jsonb || jsonb_strip_nulls(jsonb_build_object(
+			'started_at', (data->>'started_at')::timestamptz - $2 * interval '1 day', 'finished_at', (data->>'finished_at')::timestamptz - $2 * interval '1 day')))::json END
+		WHERE task_id = ANY($1::uuid[])`, pgid.Slice(ids), days)
 }
 
 // succeeded makes n tasks of a day that have succeeded on it.

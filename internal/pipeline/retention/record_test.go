@@ -239,8 +239,13 @@ func TestKeys(t *testing.T) {
 	p.finish(t, 1, protocol.OutcomeSucceeded)
 	young := p.Enqueue(t, request("young"))[0]
 	p.finish(t, 1, protocol.OutcomeSucceeded)
+	// It ended long ago, says its worker; that was recorded just now.
+	recorded := p.Enqueue(t, request("recorded"))[0]
+	p.finish(t, 1, protocol.OutcomeSucceeded)
 	live := p.Enqueue(t, request("live"))[0]
-	p.age(t, 3, old)
+	p.age(t, 3, old, recorded)
+	p.exec(t, "UPDATE tasks SET updated_at = now(), claimed_at = claimed_at + interval '3 days' WHERE id = $1", pgid.ID(recorded))
+	p.exec(t, "UPDATE event_log SET occurred_at = occurred_at + interval '3 days' WHERE task_id = $1", pgid.ID(recorded))
 	p.exec(t, "UPDATE idempotency_keys SET created_at = now() - interval '3 days'")
 	keys := p.janitor(t, func(o *retention.Options) { o.Tasks, o.Keys = 0, 2*dayLong })
 	p.remove(t, keys)
@@ -250,7 +255,7 @@ func TestKeys(t *testing.T) {
 	if id := p.Enqueue(t, request("old"))[0]; id == old {
 		t.Error("the key of a task that finished long ago still holds")
 	}
-	for key, id := range map[string]protocol.ID{"young": young, "live": live} {
+	for key, id := range map[string]protocol.ID{"young": young, "recorded": recorded, "live": live} {
 		if got := p.Enqueue(t, request(key))[0]; got != id {
 			t.Errorf("key %s makes a second task", key)
 		}

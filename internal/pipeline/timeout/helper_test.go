@@ -68,8 +68,10 @@ func claimed(t *testing.T, r *testkit.Rig, consumer string, reqs ...*enqueue.Req
 // age makes running tasks have started long ago.
 func age(t *testing.T, r *testkit.Rig, ids ...protocol.ID) {
 	t.Helper()
-	if _, err := r.DB.Exec(t.Context(), `WITH x AS (UPDATE tasks SET started_at = started_at - interval '1 hour' WHERE id = ANY($1::uuid[]))
-		UPDATE event_log SET occurred_at = occurred_at - interval '1 hour' WHERE task_id = ANY($1::uuid[]) AND type = 'task.claimed'`, pgid.Slice(ids)); err != nil {
+	if _, err := r.DB.Exec(t.Context(), `WITH x AS (UPDATE tasks SET claimed_at = claimed_at - interval '1 hour', started_at = started_at - interval '1 hour' WHERE id = ANY($1::uuid[]))
+		UPDATE event_log SET occurred_at = occurred_at - CASE type WHEN 'task.claimed' THEN interval '1 hour' ELSE '0' END,
+			data = (data::jsonb - 'duration_ms' || jsonb_build_object('started_at', (data->>'started_at')::timestamptz - interval '1 hour'))::json
+		WHERE task_id = ANY($1::uuid[]) AND data->>'started_at' IS NOT NULL`, pgid.Slice(ids)); err != nil {
 		t.Fatal(err)
 	}
 }

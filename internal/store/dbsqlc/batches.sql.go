@@ -200,7 +200,8 @@ WITH chosen AS MATERIALIZED (
         AND d.failed_at >= $3::timestamptz AND d.failed_at < $4::timestamptz
         AND ($5::text = '' OR d.tenant = $5)
         AND ($6::text = '' OR d.type = $6)
-        AND ($7::text = '' OR d.error_code = $7)
+        AND ($7::text = '' OR penstock_cause(d.error_code, d.error) = $7
+            OR $7 = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
         AND ($8::text = '' OR d.fingerprint = $8)
         AND ($9::text = '' OR d.queue = $9)
         AND d.status = $10::text AND d.recorded_at IS NOT NULL
@@ -505,7 +506,8 @@ SELECT count(*) FROM dlq_items d
 WHERE d.failed_at >= $1::timestamptz AND d.failed_at < $2::timestamptz
     AND ($3::text = '' OR d.tenant = $3)
     AND ($4::text = '' OR d.type = $4)
-    AND ($5::text = '' OR d.error_code = $5)
+    AND ($5::text = '' OR penstock_cause(d.error_code, d.error) = $5
+            OR $5 = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
     AND ($6::text = '' OR d.fingerprint = $6)
     AND ($7::text = '' OR d.queue = $7)
     AND d.status = $8::text AND d.recorded_at IS NOT NULL

@@ -283,14 +283,15 @@ func (q *Queries) ForgetDeadEntries(ctx context.Context, dlqIds []pgid.ID) error
 const groupDead = `-- name: GroupDead :many
 SELECT g.key::text AS key, g.count, g.first_at::timestamptz AS first_at, g.last_at::timestamptz AS last_at, right(g.newest, 36)::uuid AS sample
 FROM (
-    SELECT CASE $1::text WHEN 'type' THEN COALESCE(d.type, '') WHEN 'tenant' THEN d.tenant WHEN 'error_code' THEN d.error_code ELSE d.fingerprint END AS key,
+    SELECT CASE $1::text WHEN 'type' THEN COALESCE(d.type, '') WHEN 'tenant' THEN d.tenant WHEN 'error_code' THEN penstock_cause(d.error_code, d.error) ELSE d.fingerprint END AS key,
         count(*) AS count, min(d.failed_at) AS first_at, max(d.failed_at) AS last_at,
         max(lpad((extract(epoch FROM d.failed_at) * 1000000)::bigint::text, 20, '0') || d.dlq_id::text) AS newest
     FROM dlq_items d
     WHERE d.failed_at >= $2::timestamptz AND d.failed_at < $3::timestamptz
         AND ($4::text = '' OR d.tenant = $4)
         AND ($5::text = '' OR d.type = $5)
-        AND ($6::text = '' OR d.error_code = $6)
+        AND ($6::text = '' OR penstock_cause(d.error_code, d.error) = $6
+            OR $6 = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
         AND ($7::text = '' OR d.fingerprint = $7)
         AND ($8::text = '' OR d.queue = $8)
         AND ($9::text = '' OR d.status = $9)
@@ -491,7 +492,8 @@ WHERE (d.failed_at, d.dlq_id) < ($1::timestamptz, $2::uuid)
     AND d.failed_at >= $3::timestamptz AND d.failed_at < $4::timestamptz
     AND ($5::text = '' OR d.tenant = $5)
     AND ($6::text = '' OR d.type = $6)
-    AND ($7::text = '' OR d.error_code = $7)
+    AND ($7::text = '' OR penstock_cause(d.error_code, d.error) = $7
+            OR $7 = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
     AND ($8::text = '' OR d.fingerprint = $8)
     AND ($9::text = '' OR d.queue = $9)
     AND ($10::text = '' OR d.status = $10)
@@ -684,7 +686,10 @@ func (q *Queries) LockExpiredDead(ctx context.Context, keepMs int64) ([]*LockExp
 }
 
 const lockUnrecordedDead = `-- name: LockUnrecordedDead :many
-SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, t.name FROM dlq_items d JOIN tasks t ON t.id = d.task_id
+SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, t.name,
+    COALESCE((SELECT (e.data->>'finished_at')::timestamptz FROM event_log e WHERE e.task_id = d.task_id AND e.type = 'task.dlq' AND e.status = 'dlq_pending'
+        ORDER BY e.seq DESC LIMIT 1), '0001-01-01 00:00:00Z')::timestamptz AS ended_at
+FROM dlq_items d JOIN tasks t ON t.id = d.task_id
 WHERE d.recorded_at IS NULL
 ORDER BY d.created_at LIMIT $1 FOR NO KEY UPDATE OF d SKIP LOCKED
 `
@@ -700,9 +705,11 @@ type LockUnrecordedDeadRow struct {
 	RetryCount int32
 	FailedAt   time.Time
 	Name       *string
+	EndedAt    time.Time
 }
 
-// Dead letters of tasks that are not known to be in stream:dlq.
+// Dead letters of tasks that are not known to be in stream:dlq. ended_at is when
+// the last execution ended, if that gave the task up and its worker said so.
 func (q *Queries) LockUnrecordedDead(ctx context.Context, maxRows int32) ([]*LockUnrecordedDeadRow, error) {
 	rows, err := q.db.Query(ctx, lockUnrecordedDead, maxRows)
 	if err != nil {
@@ -723,6 +730,7 @@ func (q *Queries) LockUnrecordedDead(ctx context.Context, maxRows int32) ([]*Loc
 			&i.RetryCount,
 			&i.FailedAt,
 			&i.Name,
+			&i.EndedAt,
 		); err != nil {
 			return nil, err
 		}

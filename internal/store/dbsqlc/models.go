@@ -463,6 +463,7 @@ type Task struct {
 	EffectOwn           bool
 	RescheduledBy       []string
 	AskedSchedule       []byte
+	ClaimedAt           pgtype.Timestamptz
 	ErasedAt            pgtype.Timestamptz
 }
 

@@ -26,7 +26,7 @@ func (q *Queries) DropDay(ctx context.Context, day string, keepMs int64) (int64,
 
 const expireKeys = `-- name: ExpireKeys :many
 WITH old AS (
-    SELECT k.scope, k.key, k.created_at, (t.id IS NULL OR t.finished_at < now() - $1::bigint * interval '1 millisecond') IS TRUE AS over
+    SELECT k.scope, k.key, k.created_at, (t.id IS NULL OR t.finished_at IS NOT NULL AND greatest(t.finished_at, t.updated_at) < now() - $1::bigint * interval '1 millisecond') AS over
     FROM idempotency_keys k LEFT JOIN tasks t ON t.id = k.task_id
     WHERE (k.created_at, k.scope, k.key) > ($2::timestamptz, $3::text, $4::text)
         AND k.created_at < now() - $1::bigint * interval '1 millisecond'

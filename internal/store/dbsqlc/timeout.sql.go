@@ -13,9 +13,9 @@ import (
 
 const runningDeadlines = `-- name: RunningDeadlines :many
 SELECT t.id, t.delivery, t.timeout_ms,
-    (extract(epoch FROM t.started_at + (t.timeout_ms + $1::bigint) * interval '1 millisecond' - clock_timestamp()) * 1000)::double precision AS wait_ms
+    (extract(epoch FROM GREATEST(t.claimed_at, t.started_at) + (t.timeout_ms + $1::bigint) * interval '1 millisecond' - clock_timestamp()) * 1000)::double precision AS wait_ms
 FROM tasks t WHERE t.state = 'running' AND t.started_at IS NOT NULL AND t.queue <> 'internal-jobs'
-ORDER BY t.started_at + t.timeout_ms * interval '1 millisecond' LIMIT $2::int
+ORDER BY GREATEST(t.claimed_at, t.started_at) + t.timeout_ms * interval '1 millisecond' LIMIT $2::int
 `
 
 type RunningDeadlinesRow struct {
@@ -27,7 +27,9 @@ type RunningDeadlinesRow struct {
 
 // Running tasks in the order in which their start-to-close time is over. wait_ms
 // is how long until then and the grace after it, by Postgres' clock; not above 0
-// where that is past. Jobs that are moved by hand have no worker to wait for.
+// where that is past. It counts from the claim: where claimed_at is missing or of
+// an earlier claim, an orchestrator of an older version recorded it in started_at.
+// Jobs that are moved by hand have no worker to wait for.
 func (q *Queries) RunningDeadlines(ctx context.Context, graceMs int64, maxRows int32) ([]*RunningDeadlinesRow, error) {
 	rows, err := q.db.Query(ctx, runningDeadlines, graceMs, maxRows)
 	if err != nil {

@@ -284,7 +284,8 @@ func (q *Queries) VerifyEntries(ctx context.Context, dlqIds []pgid.ID) ([]*Verif
 const verifyEventsBetween = `-- name: VerifyEventsBetween :many
 SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason,
     e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.occurred_at,
-    COALESCE(CASE WHEN e.type IN ('task.retry_scheduled', 'task.dlq', 'task.reclaimed', 'task.transition_rejected') THEN left(e.data::text, 65536) END, '')::text AS data
+    COALESCE(CASE WHEN e.type IN ('task.claimed', 'task.succeeded', 'task.retry_scheduled', 'task.interrupted', 'task.dlq', 'task.failed', 'task.reclaimed', 'task.transition_rejected')
+        OR (e.type = 'approval.requested' AND e.previous_status = 'running') THEN left(e.data::text, 65536) END, '')::text AS data
 FROM event_log e
 WHERE e.task_id >= $1::uuid AND (e.task_id, e.seq) > ($1::uuid, $2::int)
     AND e.task_id <= $3::uuid
@@ -368,7 +369,8 @@ func (q *Queries) VerifyEventsBetween(ctx context.Context, arg VerifyEventsBetwe
 const verifyEventsOf = `-- name: VerifyEventsOf :many
 SELECT x.task_id, x.seq, x.type, x.previous_status, x.status, x.attempt, x.delivery, x.idempotency_key, x.next_retry_at, x.error_code, x.reason,
     x.backoff_delay_ms, x.actor, x.worker_id, x.message_id, x.trace_id, x.occurred_at,
-    COALESCE(CASE WHEN x.type IN ('task.retry_scheduled', 'task.dlq', 'task.reclaimed', 'task.transition_rejected') THEN left(x.data::text, 65536) END, '')::text AS data
+    COALESCE(CASE WHEN x.type IN ('task.claimed', 'task.succeeded', 'task.retry_scheduled', 'task.interrupted', 'task.dlq', 'task.failed', 'task.reclaimed', 'task.transition_rejected')
+        OR (x.type = 'approval.requested' AND x.previous_status = 'running') THEN left(x.data::text, 65536) END, '')::text AS data
 FROM (SELECT unnest($1::uuid[]) AS id) u CROSS JOIN LATERAL (
     SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.retry_count, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid FROM event_log e
     WHERE e.task_id = u.id AND (e.task_id, e.seq) > ($2::uuid, $3::int)
@@ -830,7 +832,7 @@ func (q *Queries) VerifyRuns(ctx context.Context, ids []pgid.ID) ([]*VerifyRunsR
 const verifyTasks = `-- name: VerifyTasks :many
 SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at,
     t.next_retry_at, t.retry_policy, t.idempotency_scope, t.idempotency_key, t.trace_id, (t.result IS NOT NULL)::boolean AS has_result,
-    t.last_error_code, t.last_error_reason, t.worker_id, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.started_at,
+    t.last_error_code, t.last_error_reason, t.worker_id, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.claimed_at, t.started_at,
     t.finished_at, t.origin_dlq_id, k.task_id AS key_task_id, r.dlq_id AS link_dlq_id, t.open_dependencies,
     (CASE WHEN t.on_dependency_failure IS NULL THEN 0 ELSE (SELECT count(*) FROM task_dependencies e WHERE e.task_id = t.id AND NOT e.settled) END)::bigint AS open_edges,
     (CASE WHEN t.open_dependencies = 0 THEN 0 ELSE (SELECT count(*) FROM task_dependencies e LEFT JOIN tasks u ON u.id = e.upstream_id
@@ -867,6 +869,7 @@ type VerifyTasksRow struct {
 	AppliedKind      *string
 	AppliedDelivery  int64
 	RejectedDelivery int64
+	ClaimedAt        pgtype.Timestamptz
 	StartedAt        pgtype.Timestamptz
 	FinishedAt       pgtype.Timestamptz
 	OriginDlqID      *pgid.ID
@@ -912,6 +915,7 @@ func (q *Queries) VerifyTasks(ctx context.Context, ids []pgid.ID) ([]*VerifyTask
 			&i.AppliedKind,
 			&i.AppliedDelivery,
 			&i.RejectedDelivery,
+			&i.ClaimedAt,
 			&i.StartedAt,
 			&i.FinishedAt,
 			&i.OriginDlqID,

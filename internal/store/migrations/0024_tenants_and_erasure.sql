@@ -18,7 +18,7 @@ SELECT set_config('search_path', quote_ident(current_schema()) || ', pg_temp', t
 -- +goose StatementBegin
 -- Erases the content of a task that has ended: what it carried, what its handlers
 -- reported, and how it failed, in all rows about it. What people gave as reasons
--- stays. Returns false if it was erased before, or has not ended. Runs as its owner:
+-- stays, as does the code that an error text begins with. Returns false if it was erased before, or has not ended. Runs as its owner:
 -- the application role may not change events, and this is all that may be.
 CREATE FUNCTION penstock_erase_task(erased uuid) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -31,13 +31,14 @@ BEGIN
     END IF;
     by_a_person := EXISTS (SELECT FROM event_log e WHERE e.task_id = erased AND e.status = 'cancelled' AND e.previous_status <> 'cancelled' AND e.actor LIKE 'user:%');
     UPDATE tasks t SET payload = 'null', result = NULL, progress = NULL, erased_at = now(),
-        last_error_reason = CASE WHEN by_a_person THEN t.last_error_reason END
+        last_error_reason = CASE WHEN by_a_person THEN t.last_error_reason ELSE substring(t.last_error_reason FROM '^TASK_[A-Z_]+: ') || 'erased' END
     WHERE t.id = erased;
-    UPDATE event_log e SET reason = CASE WHEN e.actor LIKE 'user:%' THEN e.reason END,
+    UPDATE event_log e SET reason = CASE WHEN e.actor LIKE 'user:%' THEN e.reason ELSE substring(e.reason FROM '^TASK_[A-Z_]+: ') || 'erased' END,
         data = CASE e.type WHEN 'task.progress' THEN NULL WHEN 'dlq.requeued' THEN (e.data::jsonb - 'diff')::json ELSE e.data END
     WHERE e.task_id = erased AND (e.reason IS NOT NULL AND e.actor NOT LIKE 'user:%' OR e.type = 'task.progress' OR e.type = 'dlq.requeued' AND e.data::jsonb ? 'diff');
     UPDATE dlq_edits x SET payload = NULL, diff = NULL FROM dlq_items d WHERE d.task_id = erased AND x.dlq_id = d.dlq_id;
-    UPDATE dlq_items d SET payload = NULL, edited_payload = NULL, raw = NULL, errors = NULL, error = '', erased_at = now() WHERE d.task_id = erased;
+    UPDATE dlq_items d SET payload = NULL, edited_payload = NULL, raw = NULL, errors = NULL,
+        error = COALESCE(substring(d.error FROM '^TASK_[A-Z_]+: ') || 'erased', ''), erased_at = now() WHERE d.task_id = erased;
     UPDATE approvals a SET prompt = NULL WHERE a.task_id = erased AND a.prompt IS NOT NULL;
     UPDATE effects e SET result = NULL, result_note = 'erased on request', updated_at = clock_timestamp()
     FROM (SELECT CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN t.tenant ELSE t.idempotency_scope END AS scope,

@@ -8,7 +8,8 @@ WITH chosen AS MATERIALIZED (
         AND d.failed_at >= sqlc.arg(failed_after)::timestamptz AND d.failed_at < sqlc.arg(failed_before)::timestamptz
         AND (sqlc.arg(tenant)::text = '' OR d.tenant = sqlc.arg(tenant))
         AND (sqlc.arg(type)::text = '' OR d.type = sqlc.arg(type))
-        AND (sqlc.arg(error_code)::text = '' OR d.error_code = sqlc.arg(error_code))
+        AND (sqlc.arg(error_code)::text = '' OR penstock_cause(d.error_code, d.error) = sqlc.arg(error_code)
+            OR sqlc.arg(error_code) = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
         AND (sqlc.arg(fingerprint)::text = '' OR d.fingerprint = sqlc.arg(fingerprint))
         AND (sqlc.arg(queue)::text = '' OR d.queue = sqlc.arg(queue))
         AND d.status = sqlc.arg(item_status)::text AND d.recorded_at IS NOT NULL
@@ -122,7 +123,8 @@ SELECT count(*) FROM dlq_items d
 WHERE d.failed_at >= sqlc.arg(failed_after)::timestamptz AND d.failed_at < sqlc.arg(failed_before)::timestamptz
     AND (sqlc.arg(tenant)::text = '' OR d.tenant = sqlc.arg(tenant))
     AND (sqlc.arg(type)::text = '' OR d.type = sqlc.arg(type))
-    AND (sqlc.arg(error_code)::text = '' OR d.error_code = sqlc.arg(error_code))
+    AND (sqlc.arg(error_code)::text = '' OR penstock_cause(d.error_code, d.error) = sqlc.arg(error_code)
+            OR sqlc.arg(error_code) = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
     AND (sqlc.arg(fingerprint)::text = '' OR d.fingerprint = sqlc.arg(fingerprint))
     AND (sqlc.arg(queue)::text = '' OR d.queue = sqlc.arg(queue))
     AND d.status = sqlc.arg(item_status)::text AND d.recorded_at IS NOT NULL

@@ -24,8 +24,12 @@ FROM (SELECT unnest(sqlc.arg(dlq_ids)::uuid[]) AS dlq_id, unnest(sqlc.arg(codes)
 ON CONFLICT (dlq_id) DO NOTHING;
 
 -- name: LockUnrecordedDead :many
--- Dead letters of tasks that are not known to be in stream:dlq.
-SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, t.name FROM dlq_items d JOIN tasks t ON t.id = d.task_id
+-- Dead letters of tasks that are not known to be in stream:dlq. ended_at is when
+-- the last execution ended, if that gave the task up and its worker said so.
+SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, t.name,
+    COALESCE((SELECT (e.data->>'finished_at')::timestamptz FROM event_log e WHERE e.task_id = d.task_id AND e.type = 'task.dlq' AND e.status = 'dlq_pending'
+        ORDER BY e.seq DESC LIMIT 1), '0001-01-01 00:00:00Z')::timestamptz AS ended_at
+FROM dlq_items d JOIN tasks t ON t.id = d.task_id
 WHERE d.recorded_at IS NULL
 ORDER BY d.created_at LIMIT sqlc.arg(max_rows) FOR NO KEY UPDATE OF d SKIP LOCKED;
 
@@ -42,7 +46,8 @@ WHERE (d.failed_at, d.dlq_id) < (sqlc.arg(before_at)::timestamptz, sqlc.arg(befo
     AND d.failed_at >= sqlc.arg(failed_after)::timestamptz AND d.failed_at < sqlc.arg(failed_before)::timestamptz
     AND (sqlc.arg(tenant)::text = '' OR d.tenant = sqlc.arg(tenant))
     AND (sqlc.arg(type)::text = '' OR d.type = sqlc.arg(type))
-    AND (sqlc.arg(error_code)::text = '' OR d.error_code = sqlc.arg(error_code))
+    AND (sqlc.arg(error_code)::text = '' OR penstock_cause(d.error_code, d.error) = sqlc.arg(error_code)
+            OR sqlc.arg(error_code) = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
     AND (sqlc.arg(fingerprint)::text = '' OR d.fingerprint = sqlc.arg(fingerprint))
     AND (sqlc.arg(queue)::text = '' OR d.queue = sqlc.arg(queue))
     AND (sqlc.arg(status)::text = '' OR d.status = sqlc.arg(status))
@@ -66,14 +71,15 @@ SELECT d.error, d.errors, d.payload, d.edited_payload, d.raw FROM dlq_items d WH
 -- Counts by one property, largest group first. sample is the newest of each.
 SELECT g.key::text AS key, g.count, g.first_at::timestamptz AS first_at, g.last_at::timestamptz AS last_at, right(g.newest, 36)::uuid AS sample
 FROM (
-    SELECT CASE sqlc.arg(group_by)::text WHEN 'type' THEN COALESCE(d.type, '') WHEN 'tenant' THEN d.tenant WHEN 'error_code' THEN d.error_code ELSE d.fingerprint END AS key,
+    SELECT CASE sqlc.arg(group_by)::text WHEN 'type' THEN COALESCE(d.type, '') WHEN 'tenant' THEN d.tenant WHEN 'error_code' THEN penstock_cause(d.error_code, d.error) ELSE d.fingerprint END AS key,
         count(*) AS count, min(d.failed_at) AS first_at, max(d.failed_at) AS last_at,
         max(lpad((extract(epoch FROM d.failed_at) * 1000000)::bigint::text, 20, '0') || d.dlq_id::text) AS newest
     FROM dlq_items d
     WHERE d.failed_at >= sqlc.arg(failed_after)::timestamptz AND d.failed_at < sqlc.arg(failed_before)::timestamptz
         AND (sqlc.arg(tenant)::text = '' OR d.tenant = sqlc.arg(tenant))
         AND (sqlc.arg(type)::text = '' OR d.type = sqlc.arg(type))
-        AND (sqlc.arg(error_code)::text = '' OR d.error_code = sqlc.arg(error_code))
+        AND (sqlc.arg(error_code)::text = '' OR penstock_cause(d.error_code, d.error) = sqlc.arg(error_code)
+            OR sqlc.arg(error_code) = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
         AND (sqlc.arg(fingerprint)::text = '' OR d.fingerprint = sqlc.arg(fingerprint))
         AND (sqlc.arg(queue)::text = '' OR d.queue = sqlc.arg(queue))
         AND (sqlc.arg(status)::text = '' OR d.status = sqlc.arg(status))

@@ -12,7 +12,7 @@ ORDER BY t.created_at, t.id LIMIT sqlc.arg(max_rows)::int;
 -- Tasks with what their idempotency key and their origin point at.
 SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at,
     t.next_retry_at, t.retry_policy, t.idempotency_scope, t.idempotency_key, t.trace_id, (t.result IS NOT NULL)::boolean AS has_result,
-    t.last_error_code, t.last_error_reason, t.worker_id, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.started_at,
+    t.last_error_code, t.last_error_reason, t.worker_id, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.claimed_at, t.started_at,
     t.finished_at, t.origin_dlq_id, k.task_id AS key_task_id, r.dlq_id AS link_dlq_id, t.open_dependencies,
     (CASE WHEN t.on_dependency_failure IS NULL THEN 0 ELSE (SELECT count(*) FROM task_dependencies e WHERE e.task_id = t.id AND NOT e.settled) END)::bigint AS open_edges,
     (CASE WHEN t.open_dependencies = 0 THEN 0 ELSE (SELECT count(*) FROM task_dependencies e LEFT JOIN tasks u ON u.id = e.upstream_id
@@ -28,7 +28,8 @@ ORDER BY t.id;
 -- checked.
 SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason,
     e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.occurred_at,
-    COALESCE(CASE WHEN e.type IN ('task.retry_scheduled', 'task.dlq', 'task.reclaimed', 'task.transition_rejected') THEN left(e.data::text, 65536) END, '')::text AS data
+    COALESCE(CASE WHEN e.type IN ('task.claimed', 'task.succeeded', 'task.retry_scheduled', 'task.interrupted', 'task.dlq', 'task.failed', 'task.reclaimed', 'task.transition_rejected')
+        OR (e.type = 'approval.requested' AND e.previous_status = 'running') THEN left(e.data::text, 65536) END, '')::text AS data
 FROM event_log e
 WHERE e.task_id >= sqlc.arg(after_id)::uuid AND (e.task_id, e.seq) > (sqlc.arg(after_id)::uuid, sqlc.arg(after_seq)::int)
     AND e.task_id <= sqlc.arg(last_id)::uuid
@@ -38,7 +39,8 @@ ORDER BY e.task_id, e.seq LIMIT sqlc.arg(max_rows)::int;
 -- The next events of some tasks, as VerifyEventsBetween.
 SELECT x.task_id, x.seq, x.type, x.previous_status, x.status, x.attempt, x.delivery, x.idempotency_key, x.next_retry_at, x.error_code, x.reason,
     x.backoff_delay_ms, x.actor, x.worker_id, x.message_id, x.trace_id, x.occurred_at,
-    COALESCE(CASE WHEN x.type IN ('task.retry_scheduled', 'task.dlq', 'task.reclaimed', 'task.transition_rejected') THEN left(x.data::text, 65536) END, '')::text AS data
+    COALESCE(CASE WHEN x.type IN ('task.claimed', 'task.succeeded', 'task.retry_scheduled', 'task.interrupted', 'task.dlq', 'task.failed', 'task.reclaimed', 'task.transition_rejected')
+        OR (x.type = 'approval.requested' AND x.previous_status = 'running') THEN left(x.data::text, 65536) END, '')::text AS data
 FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u CROSS JOIN LATERAL (
     SELECT e.* FROM event_log e
     WHERE e.task_id = u.id AND (e.task_id, e.seq) > (sqlc.arg(after_id)::uuid, sqlc.arg(after_seq)::int)

@@ -37,7 +37,8 @@ type DeadLetter struct {
 	Type   string `protobuf:"bytes,5,opt,name=type,proto3" json:"type,omitempty"`
 	// The payload as it failed. payload, raw and edited_payload are only in
 	// GetDeadLetter and EditDeadLetter.
-	Payload    []byte                 `protobuf:"bytes,6,opt,name=payload,proto3" json:"payload,omitempty"`
+	Payload []byte `protobuf:"bytes,6,opt,name=payload,proto3" json:"payload,omitempty"`
+	// Why it was given up, e.g. TASK_RETRY_EXHAUSTED; see cause_code.
 	ErrorCode  string                 `protobuf:"bytes,7,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
 	Error      string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`
 	RetryCount int32                  `protobuf:"varint,9,opt,name=retry_count,json=retryCount,proto3" json:"retry_count,omitempty"`
@@ -52,7 +53,7 @@ type DeadLetter struct {
 	// open, requeued, discarded, or expired (settled, and its content removed by
 	// a configured retention).
 	Status string `protobuf:"bytes,15,opt,name=status,proto3" json:"status,omitempty"`
-	// Groups dead letters of one type with the same normalised error.
+	// Groups dead letters of one type with the same cause_code and normalised error.
 	Fingerprint string `protobuf:"bytes,16,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	// How often it was requeued.
 	RequeueCount int32 `protobuf:"varint,17,opt,name=requeue_count,json=requeueCount,proto3" json:"requeue_count,omitempty"`
@@ -77,7 +78,10 @@ type DeadLetter struct {
 	// payloads.
 	ContentHidden bool `protobuf:"varint,28,opt,name=content_hidden,json=contentHidden,proto3" json:"content_hidden,omitempty"`
 	// When its content was erased on request.
-	ErasedAt      *timestamppb.Timestamp `protobuf:"bytes,29,opt,name=erased_at,json=erasedAt,proto3" json:"erased_at,omitempty"`
+	ErasedAt *timestamppb.Timestamp `protobuf:"bytes,29,opt,name=erased_at,json=erasedAt,proto3" json:"erased_at,omitempty"`
+	// The code of what failed last: error_code, unless that says that the retries
+	// are used up (TASK_RETRY_EXHAUSTED).
+	CauseCode     string `protobuf:"bytes,30,opt,name=cause_code,json=causeCode,proto3" json:"cause_code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -313,6 +317,13 @@ func (x *DeadLetter) GetErasedAt() *timestamppb.Timestamp {
 		return x.ErasedAt
 	}
 	return nil
+}
+
+func (x *DeadLetter) GetCauseCode() string {
+	if x != nil {
+		return x.CauseCode
+	}
+	return ""
 }
 
 // AttemptError is how one attempt failed.
@@ -586,12 +597,13 @@ func (x *Edit) GetContentHidden() bool {
 
 // DeadLetterFilter selects dead letters; fields that are empty select all.
 type DeadLetterFilter struct {
-	state       protoimpl.MessageState `protogen:"open.v1"`
-	Tenant      string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Type        string                 `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
-	ErrorCode   string                 `protobuf:"bytes,3,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
-	Fingerprint string                 `protobuf:"bytes,4,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
-	Queue       string                 `protobuf:"bytes,5,opt,name=queue,proto3" json:"queue,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Type   string                 `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	// The cause_code; TASK_RETRY_EXHAUSTED selects those whose error_code it is.
+	ErrorCode   string `protobuf:"bytes,3,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
+	Fingerprint string `protobuf:"bytes,4,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	Queue       string `protobuf:"bytes,5,opt,name=queue,proto3" json:"queue,omitempty"`
 	// open, requeued, discarded or expired; empty: any for reading, open for
 	// requeue and discard.
 	Status string `protobuf:"bytes,6,opt,name=status,proto3" json:"status,omitempty"`
@@ -690,10 +702,11 @@ func (x *DeadLetterFilter) GetFailedBefore() *timestamppb.Timestamp {
 }
 
 type ListDeadLettersRequest struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	Tenant    string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Type      string                 `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
-	ErrorCode string                 `protobuf:"bytes,3,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Type   string                 `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	// As in DeadLetterFilter.
+	ErrorCode string `protobuf:"bytes,3,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
 	// 1 to 1,000; 0: 100.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the previous page, with the same filters.
@@ -862,7 +875,7 @@ func (x *ListDeadLettersResponse) GetNextPageToken() string {
 
 type GroupDeadLettersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// fingerprint (default), type, tenant or error_code.
+	// fingerprint (default), type, tenant or error_code (by cause_code).
 	GroupBy      string                 `protobuf:"bytes,1,opt,name=group_by,json=groupBy,proto3" json:"group_by,omitempty"`
 	Tenant       string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	Type         string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
@@ -2797,7 +2810,7 @@ var File_penstock_v1_deadletters_proto protoreflect.FileDescriptor
 
 const file_penstock_v1_deadletters_proto_rawDesc = "" +
 	"\n" +
-	"\x1dpenstock/v1/deadletters.proto\x12\vpenstock.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1egoogle/protobuf/wrappers.proto\x1a\x19penstock/v1/options.proto\x1a\x17penstock/v1/tasks.proto\"\xc9\b\n" +
+	"\x1dpenstock/v1/deadletters.proto\x12\vpenstock.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1egoogle/protobuf/wrappers.proto\x1a\x19penstock/v1/options.proto\x1a\x17penstock/v1/tasks.proto\"\xe8\b\n" +
 	"\n" +
 	"DeadLetter\x12\x15\n" +
 	"\x06dlq_id\x18\x01 \x01(\tR\x05dlqId\x12\x17\n" +
@@ -2834,7 +2847,9 @@ const file_penstock_v1_deadletters_proto_rawDesc = "" +
 	"\brequeues\x18\x1a \x03(\v2\x14.penstock.v1.RequeueR\brequeues\x12'\n" +
 	"\x05edits\x18\x1b \x03(\v2\x11.penstock.v1.EditR\x05edits\x12%\n" +
 	"\x0econtent_hidden\x18\x1c \x01(\bR\rcontentHidden\x127\n" +
-	"\terased_at\x18\x1d \x01(\v2\x1a.google.protobuf.TimestampR\berasedAt\"\xed\x01\n" +
+	"\terased_at\x18\x1d \x01(\v2\x1a.google.protobuf.TimestampR\berasedAt\x12\x1d\n" +
+	"\n" +
+	"cause_code\x18\x1e \x01(\tR\tcauseCode\"\xed\x01\n" +
 	"\fAttemptError\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\x05R\aattempt\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1d\n" +

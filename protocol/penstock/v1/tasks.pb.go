@@ -723,12 +723,16 @@ type Task struct {
 	LastErrorReason  *wrapperspb.StringValue `protobuf:"bytes,15,opt,name=last_error_reason,json=lastErrorReason,proto3" json:"last_error_reason,omitempty"`
 	CreatedAt        *timestamppb.Timestamp  `protobuf:"bytes,16,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	UpdatedAt        *timestamppb.Timestamp  `protobuf:"bytes,17,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
-	StartedAt        *timestamppb.Timestamp  `protobuf:"bytes,18,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
-	FinishedAt       *timestamppb.Timestamp  `protobuf:"bytes,19,opt,name=finished_at,json=finishedAt,proto3" json:"finished_at,omitempty"`
-	NextRetryAt      *timestamppb.Timestamp  `protobuf:"bytes,20,opt,name=next_retry_at,json=nextRetryAt,proto3" json:"next_retry_at,omitempty"`
-	Tenant           string                  `protobuf:"bytes,21,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Queue            string                  `protobuf:"bytes,22,opt,name=queue,proto3" json:"queue,omitempty"`
-	TraceId          string                  `protobuf:"bytes,23,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
+	// When the last execution began, as its worker measured it, held to what can be
+	// by the server's clock.
+	StartedAt *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	// When the task ended: with its last execution, as its worker measured it, if
+	// that ended it; else when that was decided.
+	FinishedAt  *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=finished_at,json=finishedAt,proto3" json:"finished_at,omitempty"`
+	NextRetryAt *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=next_retry_at,json=nextRetryAt,proto3" json:"next_retry_at,omitempty"`
+	Tenant      string                 `protobuf:"bytes,21,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Queue       string                 `protobuf:"bytes,22,opt,name=queue,proto3" json:"queue,omitempty"`
+	TraceId     string                 `protobuf:"bytes,23,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
 	// The worker of the current or last execution.
 	WorkerId string `protobuf:"bytes,24,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
 	Payload  []byte `protobuf:"bytes,25,opt,name=payload,proto3" json:"payload,omitempty"`
@@ -761,7 +765,10 @@ type Task struct {
 	// payloads.
 	ContentHidden bool `protobuf:"varint,43,opt,name=content_hidden,json=contentHidden,proto3" json:"content_hidden,omitempty"`
 	// When its content was erased on request.
-	ErasedAt      *timestamppb.Timestamp `protobuf:"bytes,44,opt,name=erased_at,json=erasedAt,proto3" json:"erased_at,omitempty"`
+	ErasedAt *timestamppb.Timestamp `protobuf:"bytes,44,opt,name=erased_at,json=erasedAt,proto3" json:"erased_at,omitempty"`
+	// The code of what failed last: last_error_code, unless that says that the
+	// retries are used up (TASK_RETRY_EXHAUSTED). Empty if nothing failed.
+	CauseCode     string `protobuf:"bytes,51,opt,name=cause_code,json=causeCode,proto3" json:"cause_code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1074,6 +1081,13 @@ func (x *Task) GetErasedAt() *timestamppb.Timestamp {
 		return x.ErasedAt
 	}
 	return nil
+}
+
+func (x *Task) GetCauseCode() string {
+	if x != nil {
+		return x.CauseCode
+	}
+	return ""
 }
 
 type GetTaskRequest struct {
@@ -4196,7 +4210,7 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x14\n" +
 	"\x05field\x18\x02 \x01(\tR\x05field\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x1c\n" +
-	"\tretryable\x18\x04 \x01(\bR\tretryable\"\x94\r\n" +
+	"\tretryable\x18\x04 \x01(\bR\tretryable\"\xb3\r\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x14\n" +
@@ -4247,7 +4261,9 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\vschedule_id\x18* \x01(\tR\n" +
 	"scheduleId\x12%\n" +
 	"\x0econtent_hidden\x18+ \x01(\bR\rcontentHidden\x127\n" +
-	"\terased_at\x18, \x01(\v2\x1a.google.protobuf.TimestampR\berasedAt\"A\n" +
+	"\terased_at\x18, \x01(\v2\x1a.google.protobuf.TimestampR\berasedAt\x12\x1d\n" +
+	"\n" +
+	"cause_code\x183 \x01(\tR\tcauseCode\"A\n" +
 	"\x0eGetTaskRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\"8\n" +
