@@ -463,6 +463,7 @@ type Task struct {
 	EffectOwn           bool
 	RescheduledBy       []string
 	AskedSchedule       []byte
+	ReadyAt             pgtype.Timestamptz
 	ErasedAt            pgtype.Timestamptz
 }
 

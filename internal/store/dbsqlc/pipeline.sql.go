@@ -246,7 +246,7 @@ SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.e
     t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
     t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type, t.expires_at, t.unknown_since,
     t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, clock_timestamp()::timestamptz AS now, t.tenant, t.timeout_ms, t.heartbeat_timeout_ms, t.effect_key, t.effect_own, t.idempotency_scope, t.schedule_type, t.scheduled_at, t.delay_ms,
-    t.requested_by, t.schedule_id, t.approvals, octet_length(t.payload::text)::int AS payload_bytes
+    t.created_at, t.ready_at, t.requested_by, t.schedule_id, t.approvals, octet_length(t.payload::text)::int AS payload_bytes
 FROM tasks t
 WHERE t.queue = $1 AND t.due_at IS NOT NULL AND t.due_at <= now() + $2::bigint * interval '1 millisecond'
 ORDER BY t.due_at, t.id LIMIT $3 FOR UPDATE SKIP LOCKED
@@ -298,6 +298,8 @@ type LockDueRow struct {
 	ScheduleType        string
 	ScheduledAt         pgtype.Timestamptz
 	DelayMs             *int64
+	CreatedAt           time.Time
+	ReadyAt             pgtype.Timestamptz
 	RequestedBy         string
 	ScheduleID          *pgid.ID
 	Approvals           []byte
@@ -355,6 +357,8 @@ func (q *Queries) LockDue(ctx context.Context, arg LockDueParams) ([]*LockDueRow
 			&i.ScheduleType,
 			&i.ScheduledAt,
 			&i.DelayMs,
+			&i.CreatedAt,
+			&i.ReadyAt,
 			&i.RequestedBy,
 			&i.ScheduleID,
 			&i.Approvals,
@@ -418,7 +422,7 @@ const lockTasks = `-- name: LockTasks :many
 SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at, t.next_retry_at,
     t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
     t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type, t.expires_at, t.unknown_since,
-    t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, clock_timestamp()::timestamptz AS now
+    t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, clock_timestamp()::timestamptz AS now, t.created_at, t.ready_at
 FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
 ORDER BY t.id FOR UPDATE OF t
 `
@@ -454,6 +458,8 @@ type LockTasksRow struct {
 	HasDependants       bool
 	OnDependencyFailure *string
 	Now                 time.Time
+	CreatedAt           time.Time
+	ReadyAt             pgtype.Timestamptz
 }
 
 // Locks tasks in id order for a decision. now is Postgres' clock.
@@ -497,6 +503,8 @@ func (q *Queries) LockTasks(ctx context.Context, ids []pgid.ID) ([]*LockTasksRow
 			&i.HasDependants,
 			&i.OnDependencyFailure,
 			&i.Now,
+			&i.CreatedAt,
+			&i.ReadyAt,
 		); err != nil {
 			return nil, err
 		}
@@ -663,21 +671,22 @@ WITH input AS (
         unnest($12::text[]) AS worker_id, unnest($13::text[]) AS code, unnest($14::text[]) AS reason,
         unnest($15::timestamptz[]) AS started_at, unnest($16::timestamptz[]) AS finished_at,
         unnest($17::text[]) AS result, unnest($18::timestamptz[]) AS unknown_since,
-        unnest($19::timestamptz[]) AS start_at, unnest($20::int[]) AS open_dependencies
+        unnest($19::timestamptz[]) AS start_at, unnest($20::int[]) AS open_dependencies,
+        unnest($21::timestamptz[]) AS ready_at
 ), events AS (
     INSERT INTO event_log (task_id, seq, type, previous_status, status, attempt, delivery, idempotency_key, next_retry_at,
         error_code, reason, backoff_delay_ms, actor, worker_id, message_id, trace_id, data, occurred_at)
     SELECT e.task_id, e.seq, e.type, NULLIF(e.previous_status, ''), e.status, e.attempt, e.delivery, NULLIF(e.key, ''),
         NULLIF(e.next_retry_at, '0001-01-01 00:00:00Z'::timestamptz), NULLIF(e.code, ''), NULLIF(e.reason, ''), NULLIF(e.backoff, -1), e.actor, NULLIF(e.worker_id, ''),
         NULLIF(e.message_id, ''), e.trace_id, NULLIF(e.data, '')::json, e.occurred_at
-    FROM (SELECT unnest($21::uuid[]) AS task_id, unnest($22::int[]) AS seq,
-        unnest($23::text[]) AS type, unnest($24::text[]) AS previous_status, unnest($25::text[]) AS status,
-        unnest($26::int[]) AS attempt, unnest($27::bigint[]) AS delivery, unnest($28::text[]) AS key,
-        unnest($29::timestamptz[]) AS next_retry_at, unnest($30::text[]) AS code,
-        unnest($31::text[]) AS reason, unnest($32::bigint[]) AS backoff, unnest($33::text[]) AS actor,
-        unnest($34::text[]) AS worker_id, unnest($35::text[]) AS message_id,
-        unnest($36::text[]) AS trace_id, unnest($37::text[]) AS data,
-        unnest($38::timestamptz[]) AS occurred_at) e
+    FROM (SELECT unnest($22::uuid[]) AS task_id, unnest($23::int[]) AS seq,
+        unnest($24::text[]) AS type, unnest($25::text[]) AS previous_status, unnest($26::text[]) AS status,
+        unnest($27::int[]) AS attempt, unnest($28::bigint[]) AS delivery, unnest($29::text[]) AS key,
+        unnest($30::timestamptz[]) AS next_retry_at, unnest($31::text[]) AS code,
+        unnest($32::text[]) AS reason, unnest($33::bigint[]) AS backoff, unnest($34::text[]) AS actor,
+        unnest($35::text[]) AS worker_id, unnest($36::text[]) AS message_id,
+        unnest($37::text[]) AS trace_id, unnest($38::text[]) AS data,
+        unnest($39::timestamptz[]) AS occurred_at) e
 )
 UPDATE tasks t SET state = u.state, attempt = u.attempt, delivery = u.delivery, interruptions = u.interruptions,
     event_seq = u.event_seq, due_at = NULLIF(u.due_at, '0001-01-01 00:00:00Z'::timestamptz), next_retry_at = NULLIF(u.next_retry_at, '0001-01-01 00:00:00Z'::timestamptz), applied_kind = NULLIF(u.applied_kind, ''),
@@ -685,7 +694,7 @@ UPDATE tasks t SET state = u.state, attempt = u.attempt, delivery = u.delivery, 
     last_error_code = NULLIF(u.code, ''), last_error_reason = NULLIF(u.reason, ''), started_at = NULLIF(u.started_at, '0001-01-01 00:00:00Z'::timestamptz),
     finished_at = NULLIF(u.finished_at, '0001-01-01 00:00:00Z'::timestamptz), result = COALESCE(NULLIF(u.result, '')::json, t.result),
     unknown_since = NULLIF(u.unknown_since, '0001-01-01 00:00:00Z'::timestamptz), start_at = NULLIF(u.start_at, '0001-01-01 00:00:00Z'::timestamptz),
-    open_dependencies = u.open_dependencies, updated_at = now()
+    open_dependencies = u.open_dependencies, ready_at = NULLIF(u.ready_at, '0001-01-01 00:00:00Z'::timestamptz), updated_at = now()
 FROM input u WHERE t.id = u.id
 `
 
@@ -710,6 +719,7 @@ type SaveTasksParams struct {
 	UnknownSinces      []time.Time
 	StartAts           []time.Time
 	OpenDependencies   []int32
+	ReadyAts           []time.Time
 	EventTaskIds       []pgid.ID
 	EventSeqNos        []int32
 	EventTypes         []string
@@ -753,6 +763,7 @@ func (q *Queries) SaveTasks(ctx context.Context, arg SaveTasksParams) error {
 		arg.UnknownSinces,
 		arg.StartAts,
 		arg.OpenDependencies,
+		arg.ReadyAts,
 		arg.EventTaskIds,
 		arg.EventSeqNos,
 		arg.EventTypes,
