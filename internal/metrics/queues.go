@@ -138,8 +138,13 @@ func (q *Queues) Look(ctx context.Context) error {
 		}
 		p.Nexts = append(p.Nexts, pgid.ID(task))
 	}
-	rows, err := q.o.Store.QueueWaits(ctx, p)
-	if err != nil {
+	var rows []*dbsqlc.QueueWaitsRow
+	if err := q.o.Store.Tx(ctx, func(tx *dbsqlc.Queries) (err error) {
+		if err = tx.ReadInOrder(ctx); err == nil {
+			rows, err = tx.QueueWaits(ctx, p)
+		}
+		return err
+	}); err != nil {
 		return fmt.Errorf("ask what waits in %d queues: %w", len(waits), err)
 	}
 	byQueue := make(map[string]*dbsqlc.QueueWaitsRow, len(rows))

@@ -38,7 +38,7 @@ type QueueWaitsRow struct {
 // What waits in Postgres of some queues: how many tasks are due, of each queue
 // max_rows at most, and for how many seconds the longest has been; and for how
 // many the task has been due whose entry is the next of the queue's stream, as
-// far as it waits. -1: none does. In due order, so that the index answers.
+// far as it waits. -1: none does. After ReadInOrder, so that no more is read.
 func (q *Queries) QueueWaits(ctx context.Context, arg QueueWaitsParams) ([]*QueueWaitsRow, error) {
 	rows, err := q.db.Query(ctx, queueWaits, arg.MaxRows, arg.Queues, arg.Nexts)
 	if err != nil {
@@ -62,4 +62,16 @@ func (q *Queries) QueueWaits(ctx context.Context, arg QueueWaitsParams) ([]*Queu
 		return nil, err
 	}
 	return items, nil
+}
+
+const readInOrder = `-- name: ReadInOrder :exec
+SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)
+`
+
+// Makes the rest of the transaction read in the order of indexes, whatever the
+// planner takes a table for: a fresh partition seems so small that it would
+// rather read all of it, and sort.
+func (q *Queries) ReadInOrder(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, readInOrder)
+	return err
 }

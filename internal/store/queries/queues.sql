@@ -1,8 +1,14 @@
+-- name: ReadInOrder :exec
+-- Makes the rest of the transaction read in the order of indexes, whatever the
+-- planner takes a table for: a fresh partition seems so small that it would
+-- rather read all of it, and sort.
+SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true);
+
 -- name: QueueWaits :many
 -- What waits in Postgres of some queues: how many tasks are due, of each queue
 -- max_rows at most, and for how many seconds the longest has been; and for how
 -- many the task has been due whose entry is the next of the queue's stream, as
--- far as it waits. -1: none does. In due order, so that the index answers.
+-- far as it waits. -1: none does. After ReadInOrder, so that no more is read.
 SELECT q.queue::text AS queue,
     (SELECT count(*) FROM (SELECT FROM tasks t WHERE t.queue = q.queue AND t.due_at IS NOT NULL AND t.due_at <= now()
         ORDER BY t.due_at, t.id LIMIT sqlc.arg(max_rows)::int) due)::bigint AS due,
