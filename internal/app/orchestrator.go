@@ -281,7 +281,7 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 	handler, err := rpc.NewHandler(rpc.Services{
 		Tasks:       api.New(stopping, o.enqueue, o.cancel, o.erasure, o.reads, o.redis, o.waits, auth.Principal),
 		DeadLetters: api.NewDeadLetters(o.reads, o.replay, auth.Principal),
-		Workers:     api.NewWorkers(o.reads, o.heartbeat, auth.Principal),
+		Workers:     api.NewWorkers(o.reads, o.heartbeat, o.reclaim.Evict, auth.Principal),
 		Approvals:   api.NewApprovals(o.reads, o.approval, auth.Principal, auth.Roles),
 		Schedules:   api.NewSchedules(o.schedule, auth.Principal),
 		Effects:     api.NewEffects(o.reads, o.effect, auth.Principal),
