@@ -18,7 +18,6 @@ import (
 	"github.com/penstock-dev/penstock/internal/rpc"
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
-	"github.com/penstock-dev/penstock/internal/streams"
 	"github.com/penstock-dev/penstock/protocol"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 )
@@ -173,10 +172,11 @@ func withTasks(w *penstockv1.WorkerInfo, tasks []*dbsqlc.RunningTasksRow, cut bo
 func (s *Workers) EvictWorker(ctx context.Context, req *connect.Request[penstockv1.EvictWorkerRequest]) (*connect.Response[penstockv1.EvictWorkerResponse], error) {
 	m := req.Msg
 	done, err := s.evict(ctx, reclaim.Eviction{Worker: m.WorkerId, Principal: s.principal(ctx), Reason: m.Reason, Force: m.Force})
-	if streams.Ambiguous(err) || streams.Foreign(err) || errors.Is(err, reclaim.ErrBacklog) {
+	switch {
+	case err == nil:
+	case protocol.CodeOf(err) == "" && ctx.Err() == nil && (reclaim.Unreachable(err) || errors.Is(err, reclaim.ErrBacklog)):
 		return nil, rpc.Unavailable(err)
-	}
-	if err != nil {
+	default:
 		return nil, failure(err)
 	}
 	return connect.NewResponse(&penstockv1.EvictWorkerResponse{Reclaimed: int32(done.Reclaimed), Entries: int32(done.Entries)}), nil

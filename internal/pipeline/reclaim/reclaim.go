@@ -150,7 +150,7 @@ func (r *Reclaimer) step(ctx context.Context) (time.Duration, error) {
 		var done int
 		if done, err = r.scanAll(ctx); errors.Is(err, errStill) {
 			return errorPause, nil
-		} else if err == nil || !unreachable(err) {
+		} else if err == nil || !Unreachable(err) {
 			if done > 0 {
 				err = nil
 			}
@@ -164,9 +164,9 @@ func (r *Reclaimer) step(ctx context.Context) (time.Duration, error) {
 	return errorPause, err
 }
 
-// unreachable reports whether err says that a store did not answer, rather than
+// Unreachable reports whether err says that a store did not answer, rather than
 // that it refused something.
-func unreachable(err error) bool {
+func Unreachable(err error) bool {
 	if store.IsUnavailable(err) {
 		return true
 	}
@@ -199,7 +199,7 @@ func (r *Reclaimer) scanAll(ctx context.Context) (done int, err error) {
 			continue
 		}
 		err = fmt.Errorf("queue %s: %w", q, err)
-		if unreachable(err) || errors.Is(err, errStill) {
+		if Unreachable(err) || errors.Is(err, errStill) {
 			return done, err
 		}
 		if !r.trouble[q] {
