@@ -164,7 +164,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 		`penstock_executions_started_total{queue="default",type="named"} 1`, `penstock_executions_finished_total{outcome="succeeded",queue="default",type="other"} 1`,
 		`penstock_tasks_finished_total{queue="default",state="succeeded",type="named"} 1`, `penstock_start_latency_seconds_count{queue="default",type="named"} 1`,
 		`penstock_run_time_seconds_count{queue="default",type="named"} 1`, `penstock_queue_depth{queue="default"} 0`,
-		`penstock_queue_oldest_age_seconds{queue="default"} 0`, `penstock_alert_firing{kind="retrying_share",tenant=""} 0`)
+		`penstock_queue_oldest_age_seconds{queue="default"} 0`, `penstock_alert_firing{kind="retrying_share"} 0`)
 	compare(t, "orchestrator", page(t, "Orchestrators"), registered(t, d.Orchestrator.registry))
 	text := serves("http://"+w.HealthListen, `penstock_worker_slots 10`)
 	served := map[string]documented{} // all of them have series from the start

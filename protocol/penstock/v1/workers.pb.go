@@ -948,16 +948,16 @@ const file_penstock_v1_workers_proto_rawDesc = "" +
 	"\x05force\x18\x03 \x01(\bR\x05force\"M\n" +
 	"\x13EvictWorkerResponse\x12\x1c\n" +
 	"\treclaimed\x18\x01 \x01(\x05R\treclaimed\x12\x18\n" +
-	"\aentries\x18\x02 \x01(\x05R\aentries2\xa8\x04\n" +
+	"\aentries\x18\x02 \x01(\x05R\aentries2\xac\x04\n" +
 	"\rWorkerService\x12\x87\x01\n" +
 	"\tHeartbeat\x12\x1d.penstock.v1.HeartbeatRequest\x1a\x1e.penstock.v1.HeartbeatResponse\";\xf2\xe0\x18\x03\n" +
 	"\x01\x02\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02*:\x01*\"%/api/v1/workers/{worker_id}/heartbeat\x12y\n" +
 	"\vListWorkers\x12\x1f.penstock.v1.ListWorkersRequest\x1a .penstock.v1.ListWorkersResponse\"'\xf2\xe0\x18\x05\n" +
 	"\x03\x05\x03\x04\xf8\xe0\x18\x02\x82\xd3\xe4\x93\x02\x11\x12\x0f/api/v1/workers\x90\x02\x01\x12\x89\x01\n" +
 	"\vDrainWorker\x12\x1f.penstock.v1.DrainWorkerRequest\x1a .penstock.v1.DrainWorkerResponse\"7\xf2\xe0\x18\x03\n" +
-	"\x01\x03\xf8\xe0\x18\x02\x82\xd3\xe4\x93\x02&:\x01*\"!/api/v1/workers/{worker_id}/drain\x12\x85\x01\n" +
-	"\vEvictWorker\x12\x1f.penstock.v1.EvictWorkerRequest\x1a .penstock.v1.EvictWorkerResponse\"3\xf2\xe0\x18\x03\n" +
-	"\x01\x03\x82\xd3\xe4\x93\x02&:\x01*\"!/api/v1/workers/{worker_id}/evictBBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
+	"\x01\x03\xf8\xe0\x18\x02\x82\xd3\xe4\x93\x02&:\x01*\"!/api/v1/workers/{worker_id}/drain\x12\x89\x01\n" +
+	"\vEvictWorker\x12\x1f.penstock.v1.EvictWorkerRequest\x1a .penstock.v1.EvictWorkerResponse\"7\xf2\xe0\x18\x03\n" +
+	"\x01\x03\xf8\xe0\x18\x02\x82\xd3\xe4\x93\x02&:\x01*\"!/api/v1/workers/{worker_id}/evictBBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
 
 var (
 	file_penstock_v1_workers_proto_rawDescOnce sync.Once
