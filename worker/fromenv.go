@@ -15,7 +15,7 @@ import (
 // FromEnv reads PENSTOCK_REDIS_URL, PENSTOCK_QUEUES (comma-separated),
 // PENSTOCK_CONCURRENCY, PENSTOCK_VISIBILITY_TIMEOUT, PENSTOCK_SHUTDOWN_GRACE,
 // PENSTOCK_START_DEADLINE, PENSTOCK_ORCHESTRATOR_URL,
-// PENSTOCK_ORCHESTRATOR_TOKEN, PENSTOCK_HEARTBEAT_INTERVAL, and
+// PENSTOCK_ORCHESTRATOR_TOKEN, PENSTOCK_HEARTBEAT_INTERVAL, PENSTOCK_HEALTH_LISTEN, and
 // PENSTOCK_ORCHESTRATOR_TLS_CA_FILE, …_CERT_FILE and …_KEY_FILE, PEM files for
 // OrchestratorTLS. PENSTOCK_REDIS_URL_FILE and PENSTOCK_ORCHESTRATOR_TOKEN_FILE
 // name files that hold the value instead, e.g. mounted secrets; space around it is
@@ -28,6 +28,7 @@ func FromEnv() Options {
 		value, err := secretEnv(name)
 		*to, secrets = value, append(secrets, err)
 	}
+	o.HealthListen = os.Getenv("PENSTOCK_HEALTH_LISTEN")
 	o.OrchestratorURL = os.Getenv("PENSTOCK_ORCHESTRATOR_URL")
 	o.OrchestratorTLS, o.err = tlsfiles.Client{
 		CAFile: os.Getenv("PENSTOCK_ORCHESTRATOR_TLS_CA_FILE"), CertFile: os.Getenv("PENSTOCK_ORCHESTRATOR_TLS_CERT_FILE"),

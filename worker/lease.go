@@ -48,8 +48,10 @@ func (w *Worker) keepLeases(ctx context.Context) {
 			next = now.Add(w.o.VisibilityTimeout / 3)
 			if err := w.renew(ctx); err == nil {
 				beat.Mark()
+				w.counts.renewals.WithLabelValues("renewed").Inc()
 			} else {
 				beat.Fail("not renewed")
+				w.counts.renewals.WithLabelValues("failed").Inc()
 				w.o.Log.Warn("leases not renewed; trying again", "error", err)
 				next = now.Add(min(w.o.VisibilityTimeout/12, maxPause))
 			}
@@ -292,6 +294,7 @@ func (w *Worker) lose(x *execution) {
 	x.lost = true
 	x.mu.Unlock()
 	if first && x.task != nil {
+		w.counts.lost.Inc()
 		w.o.Log.Warn("lease lost: the entry was taken over", "type", x.task.Type, "task_id", x.task.TaskID, "message_id", x.entryID)
 		x.cancel(task.ErrLeaseLost)
 	}

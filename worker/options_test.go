@@ -20,6 +20,7 @@ func TestFromEnv(t *testing.T) { // sets the environment: not parallel
 		"PENSTOCK_REDIS_URL": "redis://localhost:1/3", "PENSTOCK_QUEUES": "a, b", "PENSTOCK_CONCURRENCY": "7",
 		"PENSTOCK_VISIBILITY_TIMEOUT": "90s", "PENSTOCK_SHUTDOWN_GRACE": "3s", "PENSTOCK_START_DEADLINE": "4s",
 		"PENSTOCK_ORCHESTRATOR_URL": "http://a,https://b", "PENSTOCK_ORCHESTRATOR_TOKEN": "some-token", "PENSTOCK_HEARTBEAT_INTERVAL": "5s",
+		"PENSTOCK_HEALTH_LISTEN": ":8081",
 	} {
 		t.Setenv(k, v)
 	}
@@ -27,6 +28,7 @@ func TestFromEnv(t *testing.T) { // sets the environment: not parallel
 		RedisURL: "redis://localhost:1/3", Queues: []string{"a", "b"}, Concurrency: 7,
 		VisibilityTimeout: 90 * time.Second, ShutdownGrace: 3 * time.Second, StartDeadline: 4 * time.Second,
 		OrchestratorURL: "http://a,https://b", OrchestratorToken: "some-token", HeartbeatInterval: 5 * time.Second,
+		HealthListen: ":8081",
 	}
 	if got := worker.FromEnv(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)

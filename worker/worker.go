@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"regexp"
@@ -75,6 +76,10 @@ type Options struct {
 	// Name is the first part of the worker's id, at most 128 bytes; default:
 	// the host name.
 	Name string
+	// HealthListen is the address (host:port) where the worker answers /livez,
+	// /readyz and /metrics while it runs, to anyone who reaches it. Without a host
+	// it is 127.0.0.1; 0.0.0.0 or [::] listens on every address. Empty: none.
+	HealthListen string
 	// Log defaults to slog.Default().
 	Log *slog.Logger
 	// IgnoreSignals: Run does not stop on SIGTERM and SIGINT by itself.
@@ -127,6 +132,11 @@ func (o *Options) complete() error {
 	if _, err := redis.ParseURL(o.RedisURL); err != nil {
 		return fmt.Errorf("worker: redis.url: %w", err)
 	}
+	if o.HealthListen != "" {
+		if _, _, err := net.SplitHostPort(o.HealthListen); err != nil {
+			return fmt.Errorf("worker: health_listen: %q is no address such as 127.0.0.1:8081", o.HealthListen)
+		}
+	}
 	for i, q := range o.Queues {
 		if !queueName.MatchString(q) {
 			return fmt.Errorf("worker: queue %q: want 1 to 64 of A-Z a-z 0-9 . _ -", q)
@@ -156,6 +166,8 @@ type Worker struct {
 	phase     atomic.Int32    // see Check
 	started   atomic.Bool
 	stuck     atomic.Int64 // handlers that ignore their timeout
+	counts    counts
+	moveLimit time.Duration // see the constant; shorter in tests
 
 	gate         gate          // closed for and by a suspect
 	timeoutGrace time.Duration // see the constant; shorter in tests
@@ -182,7 +194,7 @@ func New(o Options) (*Worker, error) {
 	}
 	id := fmt.Sprintf("%s-%d-%s", o.Name, os.Getpid(), uuid.NewString()[:8])
 	w := &Worker{
-		o: o, id: id, rpc: rpc, handlers: map[string]task.Handler{}, running: map[string]*execution{}, timeoutGrace: timeoutGrace, soloWait: soloWait,
+		o: o, id: id, rpc: rpc, handlers: map[string]task.Handler{}, running: map[string]*execution{}, timeoutGrace: timeoutGrace, soloWait: soloWait, moveLimit: moveLimit, counts: newCounts(),
 		slots: make(chan struct{}, o.Concurrency), unsettled: make(chan struct{}, o.Concurrency+maxUnsettled),
 	}
 	for range o.Concurrency {
@@ -251,7 +263,11 @@ func (w *Worker) Run(ctx context.Context) error {
 			}
 		}()
 	}
-	var err error
+	closeHealth, err := w.serveHealth()
+	if err != nil {
+		return err
+	}
+	defer closeHealth() // it answers until the worker has drained
 	if w.redis, err = streams.New(streams.Options{
 		URL: w.o.RedisURL, Readers: len(w.o.Queues), Name: "worker", Log: w.o.Log, LeaseTimeout: max(w.o.VisibilityTimeout/6, minLeaseTimeout),
 	}); err != nil {

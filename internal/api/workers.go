@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/penstock-dev/penstock/internal/pipeline/heartbeat"
+	"github.com/penstock-dev/penstock/internal/pipeline/reclaim"
+	"github.com/penstock-dev/penstock/internal/rpc"
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/protocol"
@@ -22,18 +26,23 @@ import (
 type Workers struct {
 	store *store.Store
 	beats *heartbeat.Stage
+	evict Evict
 	// principal is who makes the call; empty: anonymous.
 	principal func(ctx context.Context) string
 }
 
+// Evict takes over what a worker holds; it is reclaim.Reclaimer's.
+type Evict func(ctx context.Context, e reclaim.Eviction) (reclaim.Evicted, error)
+
 // NewWorkers makes a Workers. principal tells who makes a call.
-func NewWorkers(s *store.Store, b *heartbeat.Stage, principal func(ctx context.Context) string) *Workers {
-	return &Workers{store: s, beats: b, principal: principal}
+func NewWorkers(s *store.Store, b *heartbeat.Stage, evict Evict, principal func(ctx context.Context) string) *Workers {
+	return &Workers{store: s, beats: b, evict: evict, principal: principal}
 }
 
 const (
-	// maxWorkers is the most workers of a list.
-	maxWorkers = 10_000
+	// maxWorkers is the most workers of a list, maxShownTasks the most running tasks
+	// of all of them together, and maxOfWorker of each.
+	maxWorkers, maxShownTasks, maxOfWorker = 10_000, 10_000, 50
 	// maxBeatInterval bounds the time between two heartbeats.
 	maxBeatInterval = 24 * time.Hour
 )
@@ -119,15 +128,58 @@ func pairsOf(ps []protocol.Pair) []*penstockv1.TaskDelivery {
 
 // ListWorkers implements the RPC.
 func (s *Workers) ListWorkers(ctx context.Context, _ *connect.Request[penstockv1.ListWorkersRequest]) (*connect.Response[penstockv1.ListWorkersResponse], error) {
-	rows, err := s.store.ListWorkers(ctx, maxWorkers)
+	tasks, err := s.store.RunningTasks(ctx, maxShownTasks)
+	if err != nil {
+		return nil, failure(err)
+	}
+	byWorker := map[string][]*dbsqlc.RunningTasksRow{}
+	for _, t := range tasks {
+		byWorker[t.WorkerID] = append(byWorker[t.WorkerID], t)
+	}
+	delete(byWorker, "") // moved by hand
+	full := len(tasks) == maxShownTasks
+	rows, err := s.store.ListWorkers(ctx, slices.Collect(maps.Keys(byWorker)), maxWorkers)
 	if err != nil {
 		return nil, failure(err)
 	}
 	out := &penstockv1.ListWorkersResponse{}
 	for _, w := range rows {
-		out.Workers = append(out.Workers, workerOf(w))
+		out.Workers = append(out.Workers, withTasks(workerOf(w), byWorker[w.ID], full))
+		delete(byWorker, w.ID)
 	}
+	for id, tasks := range byWorker {
+		out.Workers = append(out.Workers, withTasks(&penstockv1.WorkerInfo{WorkerId: id}, tasks, full))
+	}
+	slices.SortFunc(out.Workers, func(a, b *penstockv1.WorkerInfo) int { return strings.Compare(a.WorkerId, b.WorkerId) })
+	out.Workers = out.Workers[:min(len(out.Workers), maxWorkers)]
 	return connect.NewResponse(out), nil
+}
+
+// withTasks adds what a worker runs, longest running first; cut tells that there may
+// be more.
+func withTasks(w *penstockv1.WorkerInfo, tasks []*dbsqlc.RunningTasksRow, cut bool) *penstockv1.WorkerInfo {
+	slices.SortStableFunc(tasks, func(a, b *dbsqlc.RunningTasksRow) int { return a.StartedAt.Time.Compare(b.StartedAt.Time) })
+	w.TasksCut = cut || len(tasks) > maxOfWorker
+	for _, t := range tasks[:min(len(tasks), maxOfWorker)] {
+		w.Tasks = append(w.Tasks, &penstockv1.WorkerTask{
+			TaskId: store.TaskID(protocol.ID(t.ID), store.Deref(t.Name)), Tenant: t.Tenant, Type: t.Type, Queue: t.Queue, Attempt: t.Attempt, StartedAt: timeOf(t.StartedAt),
+		})
+	}
+	return w
+}
+
+// EvictWorker implements the RPC.
+func (s *Workers) EvictWorker(ctx context.Context, req *connect.Request[penstockv1.EvictWorkerRequest]) (*connect.Response[penstockv1.EvictWorkerResponse], error) {
+	m := req.Msg
+	done, err := s.evict(ctx, reclaim.Eviction{Worker: m.WorkerId, Principal: s.principal(ctx), Reason: m.Reason, Force: m.Force})
+	switch {
+	case err == nil:
+	case protocol.CodeOf(err) == "" && ctx.Err() == nil && (reclaim.Unreachable(err) || errors.Is(err, reclaim.ErrBacklog)):
+		return nil, rpc.Unavailable(err)
+	default:
+		return nil, failure(err)
+	}
+	return connect.NewResponse(&penstockv1.EvictWorkerResponse{Reclaimed: int32(done.Reclaimed), Entries: int32(done.Entries)}), nil
 }
 
 // DrainWorker implements the RPC.

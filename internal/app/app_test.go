@@ -114,7 +114,7 @@ func runWorker(ctx context.Context, c config.Worker) error {
 	if err != nil {
 		return err
 	}
-	return RunWorker(ctx, w, c)
+	return w.Run(ctx)
 }
 
 func TestRunWorkerRefuses(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"github.com/penstock-dev/penstock/internal/guard"
 	"github.com/penstock-dev/penstock/internal/internaljobs"
 	"github.com/penstock-dev/penstock/internal/lifecycle"
+	"github.com/penstock-dev/penstock/internal/metrics"
 	"github.com/penstock-dev/penstock/internal/pipeline/alert"
 	"github.com/penstock-dev/penstock/internal/pipeline/approval"
 	"github.com/penstock-dev/penstock/internal/pipeline/cancel"
@@ -77,6 +79,7 @@ type Orchestrator struct {
 	schedule   *schedule.Stage
 	janitor    *retention.Janitor
 	alerts     *alert.Stage
+	waiting    *metrics.Queues
 	replay     *replay.Stage
 	erasure    *erasure.Stage
 	waits      *api.Waits
@@ -150,6 +153,10 @@ func (o *Orchestrator) wire() {
 	cfg, name := o.cfg, "orchestrator-"+o.instance.String()
 	env := protocol.Env{Seed: o.store.Deployment().Seed, MaxInterruptions: cfg.Recovery.MaxInterruptions, MaxUnknown: cfg.Recovery.UnknownTypeTimeout}
 	wake := func(at time.Time) { o.dispatch.Wake(at) }
+	labels := metrics.NewLabels(cfg.Metrics.Queues, slices.Concat(cfg.Metrics.Types, slices.Sorted(maps.Keys(cfg.Types))))
+	tasks := metrics.NewTasks(labels, o.registry)
+	o.store.OnSaved(tasks.Saved)
+	o.waiting = metrics.NewQueues(metrics.QueuesOptions{Store: o.reads, Redis: o.redis, Labels: labels, Log: o.log, Metrics: o.registry})
 	o.waits = api.NewWaits(o.reads, 100*time.Millisecond, o.log)
 	lost := func(stream string) { o.reconcile.LostGroup(stream) }
 	o.deadletter = deadletter.New(deadletter.Options{
@@ -186,7 +193,7 @@ func (o *Orchestrator) wire() {
 		Store: o.store, Dispatcher: o.dispatch, Rules: o.rules, Named: o.named, Instance: o.instance,
 		Limits: o.limits,
 		Batch:  batch.Options{Max: cfg.Enqueue.MaxBatch, Flushes: cfg.Enqueue.Flushes, Waiting: cfg.Enqueue.MaxWaiting},
-		Log:    o.log, Metrics: o.registry,
+		Log:    o.log, Tasks: tasks, Metrics: o.registry,
 	})
 	alerts := Alerts(cfg.Alerts)
 	alerts.Store, alerts.Log, alerts.Metrics = o.store, o.log, o.registry
@@ -206,7 +213,7 @@ func (o *Orchestrator) wire() {
 	o.heartbeat = heartbeat.New(heartbeat.Options{Store: o.store, Interval: cfg.Recovery.HeartbeatInterval, Log: o.log, Metrics: o.registry})
 	o.replay = replay.New(replay.Options{
 		Store: o.store, Redis: o.redis, CheckPayload: o.enqueue.CheckPayload, ProposalTTL: cfg.Replay.ProposalTTL, DraftTTL: cfg.Replay.DraftTTL,
-		Keep: cfg.Retention.DeadLetters, Wake: wake, Log: o.log, Metrics: o.registry,
+		Keep: cfg.Retention.DeadLetters, Wake: wake, Log: o.log, Tasks: tasks, Metrics: o.registry,
 	})
 	o.erasure = erasure.New(erasure.Options{Store: o.store, Forget: o.replay.ForgetEntries, Drop: o.dropEntries, Log: o.log, Metrics: o.registry})
 	o.schedule = schedule.New(schedule.Options{
@@ -274,7 +281,7 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 	handler, err := rpc.NewHandler(rpc.Services{
 		Tasks:       api.New(stopping, o.enqueue, o.cancel, o.erasure, o.reads, o.redis, o.waits, auth.Principal),
 		DeadLetters: api.NewDeadLetters(o.reads, o.replay, auth.Principal),
-		Workers:     api.NewWorkers(o.reads, o.heartbeat, auth.Principal),
+		Workers:     api.NewWorkers(o.reads, o.heartbeat, o.reclaim.Evict, auth.Principal),
 		Approvals:   api.NewApprovals(o.reads, o.approval, auth.Principal, auth.Roles),
 		Schedules:   api.NewSchedules(o.schedule, auth.Principal),
 		Effects:     api.NewEffects(o.reads, o.effect, auth.Principal),
@@ -326,6 +333,7 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 		{Name: "result", Run: o.result.Run},
 		{Name: "deadletter", Run: o.deadletter.Run},
 		{Name: "alerts", Run: o.alerts.Run},
+		{Name: "queues", Run: o.waiting.Run},
 		// Last: it removes the outbox rows that the others left, and this
 		// instance's sign of life.
 		{Name: "dispatch", Run: o.dispatch.Run},

@@ -47,6 +47,7 @@ var may = map[string]string{
 	"WorkerService/Heartbeat":   "worker",
 	"WorkerService/ListWorkers": reading,
 	"WorkerService/DrainWorker": "operator",
+	"WorkerService/EvictWorker": "operator",
 
 	"EffectService/ReserveEffect":  "worker",
 	"EffectService/CompleteEffect": "worker",

@@ -41,7 +41,7 @@ shutdown_grace, hands back the rest, and leaves. A second signal ends it at once
 		if err != nil {
 			return usage(err)
 		}
-		return app.RunWorker(cmd.Context(), w, cfg)
+		return w.Run(cmd.Context())
 	}
 	p := &cobra.Command{
 		Use: "config", Short: "Print every setting, its value and where it comes from", Args: args(cobra.NoArgs),

@@ -43,6 +43,7 @@ type Orchestrator struct {
 	Guard        Guard           `mapstructure:"guard"`
 	Schedules    Schedules       `mapstructure:"schedules"`
 	Effects      Effects         `mapstructure:"effects"`
+	Metrics      Metrics         `mapstructure:"metrics"`
 	InternalJobs InternalJobs    `mapstructure:"internal_jobs"`
 }
 
@@ -139,6 +140,12 @@ type Effects struct {
 	DoubtAfter time.Duration `mapstructure:"doubt_after" doc:"How long after its reservation an effect whose execution was lost is taken for in doubt. Until then the next execution waits: the lost one may still be about to tell." min:"0s" max:"24h"`
 }
 
+// Metrics is about /metrics.
+type Metrics struct {
+	Queues []string `mapstructure:"queues" doc:"Queues that metrics name and whose depth is measured, at most 50; all others are counted as other."`
+	Types  []string `mapstructure:"types" doc:"Task types that metrics name, besides those of types, at most 200; all others are counted as other."`
+}
+
 // Schedules is about recurring schedules.
 type Schedules struct {
 	MissedGrace time.Duration `mapstructure:"missed_grace" doc:"A fire time that is later than this was missed: the policy of its schedule says what becomes of it." min:"1s" max:"24h"`
@@ -162,7 +169,7 @@ type Worker struct {
 	StartDeadline     time.Duration      `mapstructure:"start_deadline" doc:"How long to keep trying to reach Redis at start before giving up." min:"0s" max:"24h"`
 	Orchestrator      OrchestratorRPC    `mapstructure:"orchestrator"`
 	HeartbeatInterval time.Duration      `mapstructure:"heartbeat_interval" doc:"Time between two heartbeats to the orchestrator, if orchestrator.url names one." min:"10ms" max:"24h"`
-	HealthListen      string             `mapstructure:"health_listen" doc:"Address (host:port) of /livez and /readyz. Empty: none."`
+	HealthListen      string             `mapstructure:"health_listen" doc:"Address (host:port) of /livez, /readyz and /metrics. Without a host it is 127.0.0.1; 0.0.0.0 or [::] listens on every address. Empty: none."`
 	Log               Log                `mapstructure:"log"`
 	Handlers          map[string]Handler `mapstructure:"handlers" doc:"Handlers by task type (file only)."`
 	HTTP              HTTPClient         `mapstructure:"http"`

@@ -51,6 +51,7 @@ func DefaultOrchestrator() Orchestrator {
 		Log:       defaultLog(),
 		Retention: Retention{TrimInterval: time.Second, TrimGrace: 5 * time.Second, Consumers: 24 * time.Hour, Tombstones: 10 * time.Minute},
 		Effects:   Effects{DoubtAfter: 5 * time.Second},
+		Metrics:   Metrics{Queues: []string{"default"}},
 		Schedules: Schedules{MissedGrace: time.Minute, KeepFires: 30 * 24 * time.Hour},
 		Replay:    Replay{ProposalTTL: 24 * time.Hour, DraftTTL: 24 * time.Hour},
 		Alerts: Alerts{

@@ -119,6 +119,7 @@ func TestEverySetting(t *testing.T) {
 			samples[section+name] = "some.pem"
 		}
 	}
+	samples["metrics.queues"], samples["metrics.types"] = "default, mail", "email.send, report"
 	samples["auth.anonymous_roles"] = "viewer, worker"
 	byType := map[string]string{typeInt: "7", typeDuration: "1500ms"}
 	for _, cfg := range []any{&Orchestrator{}, &Worker{}, &Client{}} {

@@ -35,6 +35,7 @@ func (c Orchestrator) check() *faults {
 	f.retry(c.Retry)
 	f.types(c)
 	f.guard(c)
+	f.metrics(c.Metrics)
 	if r := c.Retention; r.Tombstones <= r.TrimGrace {
 		f.addf("retention.tombstones", "must be longer than retention.trim_grace (%s), got %s", r.TrimGrace, r.Tombstones)
 	}
@@ -205,6 +206,29 @@ func hasScheme(s string, schemes ...string) bool {
 		}
 	}
 	return false
+}
+
+// Bounds of what metrics name.
+const (
+	maxMetricQueues = 50
+	maxMetricTypes  = 200
+)
+
+func (f *faults) metrics(m Metrics) {
+	f.names("metrics.queues", m.Queues, maxMetricQueues, queueName, "queues of 1 to 64 of A-Z a-z 0-9 . _ -")
+	f.names("metrics.types", m.Types, maxMetricTypes, taskType, "task types of 1 to 128 of A-Z a-z 0-9 . _ - : /")
+}
+
+// names checks a list that may be empty.
+func (f *faults) names(key string, list []string, most int, pattern *regexp.Regexp, want string) {
+	if len(list) > most {
+		f.addf(key, "must be at most %d, got %d", most, len(list))
+	}
+	for _, n := range list {
+		if !pattern.MatchString(n) {
+			f.addf(key, "must be %s, got %q", want, n)
+		}
+	}
 }
 
 var queueName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)

@@ -55,6 +55,21 @@ func (p *Pulse) Check() error {
 	return errors.Join(errs...)
 }
 
+// Moving returns nil unless a loop that does not wait on purpose has finished no
+// round for longer than limit, and than it may: it hangs, whatever the reason.
+// Failed rounds are rounds.
+func (p *Pulse) Moving(limit time.Duration) error {
+	p.mu.Lock()
+	beats := p.beats
+	p.mu.Unlock()
+	now := time.Now()
+	var errs []error
+	for _, b := range beats {
+		errs = append(errs, b.moving(now, limit))
+	}
+	return errors.Join(errs...)
+}
+
 // Mark notes a good round.
 func (b *Beat) Mark() { b.note("") }
 
@@ -105,6 +120,15 @@ func (b *Beat) check(now time.Time) error {
 	}
 	if failed := now.Sub(b.since); b.why != "" && failed >= b.failing {
 		return fmt.Errorf("%s: %s for %s", b.name, b.why, failed.Round(time.Second))
+	}
+	return nil
+}
+
+func (b *Beat) moving(now time.Time, limit time.Duration) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if silent := now.Sub(b.last); !b.resting && silent > max(limit, b.quiet) {
+		return fmt.Errorf("%s: no round finished for %s", b.name, silent.Round(time.Second))
 	}
 	return nil
 }

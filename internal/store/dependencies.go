@@ -137,7 +137,7 @@ func (s *Store) depend(ctx context.Context, q *dbsqlc.Queries, edges dbsqlc.Inse
 	if err := q.InsertSettlements(ctx, ended); err != nil {
 		return fmt.Errorf("note %d tasks that ended before others depended on them: %w", len(ended), err)
 	}
-	s.ended.Store(q, nil)
+	s.tellEnded(q)
 	return nil
 }
 

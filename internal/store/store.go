@@ -51,10 +51,11 @@ type Store struct {
 	pool   *pgxpool.Pool
 	policy func(typ string) protocol.RetryPolicy
 	dep    Deployment
-	// ended holds the open transactions in which tasks with dependants ended;
-	// onEnded is called once one has committed.
-	ended   sync.Map
+	// commits holds what is to be called once an open transaction has committed,
+	// *[]func() by *dbsqlc.Queries.
+	commits sync.Map
 	onEnded atomic.Pointer[func()]
+	onSaved atomic.Pointer[func([]*Locked, []*protocol.Event)]
 	*dbsqlc.Queries
 }
 
@@ -123,13 +124,25 @@ func (s *Store) Tx(ctx context.Context, fn func(q *dbsqlc.Queries) error) error 
 		q = dbsqlc.New(tx)
 		return fn(q)
 	})
-	if _, ended := s.ended.LoadAndDelete(q); ended && err == nil {
-		if told := s.onEnded.Load(); told != nil {
-			(*told)()
+	if then, ok := s.commits.LoadAndDelete(q); ok && err == nil {
+		for _, fn := range *then.(*[]func()) {
+			fn()
 		}
 	}
 	return err
 }
+
+// AfterCommit has fn be called once the transaction of Tx that q belongs to has
+// committed, in the order of the calls, and never if it is not known to have.
+func (s *Store) AfterCommit(q *dbsqlc.Queries, fn func()) {
+	then, _ := s.commits.LoadOrStore(q, new([]func()))
+	list := then.(*[]func())
+	*list = append(*list, fn)
+}
+
+// OnSaved has fn be called after each transaction of this Store in which Save
+// stored tasks, with those and their events. It must not block.
+func (s *Store) OnSaved(fn func(changed []*Locked, events []*protocol.Event)) { s.onSaved.Store(&fn) }
 
 // The days that have partitions, from today. A new row's id is a day old at
 // most, and an hour ahead. Each day costs every statement something; two to come
@@ -153,6 +166,12 @@ func (s *Store) EnsurePartitions(ctx context.Context) (err error) {
 // OnEnded has fn be called after each transaction of this Store in which tasks
 // ended that others depend on. It must not block.
 func (s *Store) OnEnded(fn func()) { s.onEnded.Store(&fn) }
+
+func (s *Store) tellEnded(q *dbsqlc.Queries) {
+	if fn := s.onEnded.Load(); fn != nil {
+		s.AfterCommit(q, *fn)
+	}
+}
 
 // IsUnavailable reports whether err means that Postgres could not be reached
 // or was shutting down, so that the same call may succeed later.

@@ -20,6 +20,17 @@ type Locked struct {
 	Type  string
 	Name  string // the caller's own id; empty if there is none
 	Key   string // the caller's idempotency key; empty if there is none
+	// ReadyAt is when it had become due when it was last dispatched; zero if that
+	// was when it was created.
+	ReadyAt time.Time
+}
+
+// ReadySince returns since when the task's present execution could have started.
+func (l *Locked) ReadySince() time.Time {
+	if l.ReadyAt.IsZero() {
+		return l.CreatedAt
+	}
+	return l.ReadyAt
 }
 
 // TaskID is the id that callers know the task by.
@@ -85,6 +96,7 @@ func (s *Store) Lock(ctx context.Context, q *dbsqlc.Queries, ids []protocol.ID) 
 // Save stores decisions: the tasks as they are now, their events, a dlq_items
 // row for each that was given up, and a note for each that ended and that others
 // depend on. What people were asked about tasks that were cancelled is withdrawn.
+// Once the transaction has committed, whom OnSaved names is told.
 func (s *Store) Save(ctx context.Context, q *dbsqlc.Queries, changed []*Locked, events []*protocol.Event) error {
 	if len(changed) == 0 {
 		return nil
@@ -113,6 +125,9 @@ func (s *Store) Save(ctx context.Context, q *dbsqlc.Queries, changed []*Locked, 
 			return fmt.Errorf("write %d dead letters: %w", len(dead.TaskIds), err)
 		}
 	}
+	if saved := s.onSaved.Load(); saved != nil {
+		s.AfterCommit(q, func() { (*saved)(changed, events) })
+	}
 	return nil
 }
 
@@ -130,7 +145,7 @@ func (s *Store) noteSettled(ctx context.Context, q *dbsqlc.Queries, changed []*L
 	if err := q.InsertSettlements(ctx, ended); err != nil {
 		return fmt.Errorf("note the end of %d tasks that others depend on: %w", len(ended), err)
 	}
-	s.ended.Store(q, nil)
+	s.tellEnded(q)
 	return nil
 }
 
@@ -178,6 +193,7 @@ func saveParams(changed []*Locked) (dbsqlc.SaveTasksParams, map[protocol.ID]*Loc
 		p.UnknownSinces = append(p.UnknownSinces, l.UnknownSince)
 		p.StartAts = append(p.StartAts, l.StartAt)
 		p.OpenDependencies = append(p.OpenDependencies, int32(l.OpenDependencies))
+		p.ReadyAts = append(p.ReadyAts, l.ReadyAt)
 	}
 	return p, byID
 }
@@ -234,7 +250,7 @@ func (s *Store) locked(r *dbsqlc.LockTasksRow) (*Locked, error) {
 			StartAt: r.StartAt.Time, OpenDependencies: int(r.OpenDependencies), HasDependants: r.HasDependants,
 			OnDependencyFailure: protocol.DependencyPolicy(Deref(r.OnDependencyFailure)),
 		},
-		Queue: r.Queue, Type: r.Type, Name: Deref(r.Name), Key: Deref(r.IdempotencyKey),
+		Queue: r.Queue, Type: r.Type, Name: Deref(r.Name), Key: Deref(r.IdempotencyKey), ReadyAt: r.ReadyAt.Time,
 	}
 	switch l.State {
 	case protocol.StateDLQPending, protocol.StateDLQRecorded, protocol.StateFailed:
@@ -300,7 +316,7 @@ func (s *Store) LockDueTasks(ctx context.Context, q *dbsqlc.Queries, queue strin
 			Queue: r.Queue, Name: r.Name, IdempotencyKey: r.IdempotencyKey, Type: r.Type, Now: r.Now,
 			ExpiresAt: r.ExpiresAt, UnknownSince: r.UnknownSince, StartAt: r.StartAt, OpenDependencies: r.OpenDependencies,
 			HasDependants: r.HasDependants, OnDependencyFailure: r.OnDependencyFailure,
-			CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, ClaimedAt: r.ClaimedAt,
+			CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, ClaimedAt: r.ClaimedAt, ReadyAt: r.ReadyAt,
 		})
 		if err != nil {
 			return nil, false, now, err

@@ -136,6 +136,36 @@ func (c *Client) position(ctx context.Context, r *redis.Client, stream, group st
 	return GroupInfo{}, ErrNoGroup
 }
 
+// Undelivered tells how many entries of a stream wait for a consumer of the group,
+// and which is next; none if the stream or the group is missing. It counts them
+// only where Redis does not know how many they are; see Info.
+func (c *Client) Undelivered(ctx context.Context, stream, group string) (n int64, next Entry, err error) {
+	groups, err := c.write.XInfoGroups(ctx, stream).Result()
+	if LostGroup(err) {
+		return 0, next, nil
+	}
+	if err != nil {
+		return 0, next, fmt.Errorf("XINFO GROUPS %s: %w", stream, err)
+	}
+	for _, g := range groups {
+		if g.Name != group {
+			continue
+		}
+		ms, err := c.write.XRangeN(ctx, stream, "("+g.LastDeliveredID, "+", 1).Result()
+		if err != nil {
+			return 0, next, fmt.Errorf("XRANGE %s: %w", stream, err)
+		}
+		if len(ms) == 0 {
+			return 0, next, nil
+		}
+		if n = g.Lag; n <= 0 {
+			n, err = c.countAfter(ctx, stream, g.LastDeliveredID)
+		}
+		return n, Entry{ID: ms[0].ID, Values: ms[0].Values}, err
+	}
+	return 0, next, nil
+}
+
 func (c *Client) countAfter(ctx context.Context, stream, after string) (n int64, err error) {
 	err = c.Range(ctx, stream, after, func(Entry) bool { n++; return true })
 	return n, err

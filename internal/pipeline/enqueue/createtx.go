@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/penstock-dev/penstock/internal/metrics"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 	"github.com/penstock-dev/penstock/protocol"
@@ -74,7 +75,11 @@ func (s *Stage) CreateTx(ctx context.Context, q *dbsqlc.Queries, rs []*Request) 
 			return nil, fmt.Errorf("note who changed %d tasks: %w", len(c.ids), err)
 		}
 	}
-	s.tasks.WithLabelValues("created").Add(float64(len(items)))
+	s.o.Store.AfterCommit(q, func() {
+		for _, it := range items {
+			s.tasks.Enqueued(it.queue, it.typ, metrics.Created)
+		}
+	})
 	return out, nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/penstock-dev/penstock/internal/batch"
 	"github.com/penstock-dev/penstock/internal/guard"
+	"github.com/penstock-dev/penstock/internal/metrics"
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/protocol"
@@ -41,7 +42,9 @@ type Options struct {
 	Limits   Limits
 	Batch    batch.Options
 	Log      *slog.Logger
-	Metrics  prometheus.Registerer
+	// Tasks, if set, counts what is enqueued.
+	Tasks   *metrics.Tasks
+	Metrics prometheus.Registerer
 }
 
 // Result is one accepted task.
@@ -58,7 +61,7 @@ type Stage struct {
 	tied    *batch.Batcher[*item, Result] // of tasks that depend on others
 	graphs  *slots
 	tenants tenants
-	tasks   *prometheus.CounterVec
+	tasks   *metrics.Tasks
 	batches prometheus.Histogram
 }
 
@@ -72,21 +75,21 @@ const (
 // New makes a Stage.
 func New(o Options) *Stage {
 	s := &Stage{
-		o: o,
-		tasks: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "penstock_tasks_enqueued_total", Help: "Enqueue requests, by what became of them.",
-		}, []string{"outcome"}),
+		o: o, tasks: o.Tasks,
 		batches: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "penstock_enqueue_batch_size", Help: "Tasks stored in one transaction.",
 			Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000},
 		}),
+	}
+	if s.tasks == nil {
+		s.tasks = metrics.NewTasks(nil, nil)
 	}
 	o.Batch.MaxSize, o.Batch.WaitingSize = maxFlushBytes, maxWaitingBytes
 	size := func(it *item) int { return len(it.payload) }
 	s.batch = batch.NewSized(o.Batch, size, s.flush)
 	s.tied, s.graphs = batch.NewSized(o.Batch, size, s.flushTied), newSlots(maxGraphs)
 	if o.Metrics != nil {
-		o.Metrics.MustRegister(s.tasks, s.batches)
+		o.Metrics.MustRegister(s.batches)
 	}
 	return s
 }
@@ -104,7 +107,7 @@ func (s *Stage) Enqueue(ctx context.Context, r *Request) (Result, error) {
 		err = s.refuseAnonymous(ctx, it)
 	}
 	if err != nil {
-		s.tasks.WithLabelValues("invalid").Inc()
+		s.tasks.Enqueued(r.Queue, r.Type, metrics.Invalid)
 		return Result{}, err
 	}
 	if len(it.deps) > 0 {
@@ -127,7 +130,7 @@ func (s *Stage) EnqueueAll(ctx context.Context, rs []*Request) ([]batch.Result[R
 			err = s.refuseAnonymous(ctx, it)
 		}
 		if err != nil {
-			s.tasks.WithLabelValues("invalid").Inc()
+			s.tasks.Enqueued(r.Queue, r.Type, metrics.Invalid)
 			out[i].Err = err
 			continue
 		}
@@ -184,7 +187,7 @@ func (s *Stage) flushDistinct(ctx context.Context, items []*item, k *known) []ba
 		}
 		err = bad("", "Postgres refused it: %s", e.Message)
 	}
-	s.tasks.WithLabelValues("error").Add(float64(len(items)))
+	s.countFailed(items)
 	if protocol.CodeOf(err) == "" {
 		s.o.Log.Warn("a batch was not stored; its callers are told", "tasks", len(items), "error", err)
 	}
@@ -272,25 +275,29 @@ func (s *Stage) store(ctx context.Context, items []*item, k *known) ([]batch.Res
 	if !wake.IsZero() {
 		s.o.Dispatcher.Wake(wake)
 	}
-	s.count(out)
+	s.count(items, out)
 	return out, nil
 }
 
-func (s *Stage) count(out []batch.Result[Result]) {
-	var created, hit, duplicate float64
-	for _, r := range out {
+// count counts items by what has become of them.
+func (s *Stage) count(items []*item, out []batch.Result[Result]) {
+	for i, r := range out {
+		outcome := metrics.Created
 		switch {
 		case r.Err != nil:
-			duplicate++
+			outcome = metrics.Duplicate
 		case r.Value.Hit:
-			hit++
-		default:
-			created++
+			outcome = metrics.Hit
 		}
+		s.tasks.Enqueued(items[i].queue, items[i].typ, outcome)
 	}
-	s.tasks.WithLabelValues("created").Add(created)
-	s.tasks.WithLabelValues("idempotent_hit").Add(hit)
-	s.tasks.WithLabelValues("duplicate").Add(duplicate)
+}
+
+// countFailed counts items that were not stored.
+func (s *Stage) countFailed(items []*item) {
+	for _, it := range items {
+		s.tasks.Enqueued(it.queue, it.typ, metrics.Failed)
+	}
 }
 
 // transact runs fn in one transaction. A batch without idempotency keys, stale

@@ -11,6 +11,7 @@ import (
 
 	"github.com/penstock-dev/penstock/internal/batch"
 	"github.com/penstock-dev/penstock/internal/crashpoint"
+	"github.com/penstock-dev/penstock/internal/metrics"
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/protocol"
@@ -35,7 +36,7 @@ func (s *Stage) EnqueueGraph(ctx context.Context, rs []*Request) ([]Result, erro
 			err = s.refuseAnonymous(ctx, items[i])
 		}
 		if err != nil {
-			s.tasks.WithLabelValues("invalid").Inc()
+			s.tasks.Enqueued(r.Queue, r.Type, metrics.Invalid)
 			return nil, inGraph(i, err)
 		}
 	}
@@ -45,7 +46,7 @@ func (s *Stage) EnqueueGraph(ctx context.Context, rs []*Request) ([]Result, erro
 		order, fault = g.sorted(items)
 	}
 	if fault != nil {
-		s.tasks.WithLabelValues("invalid").Inc()
+		s.tasks.Enqueued(rs[fault.at].Queue, rs[fault.at].Type, metrics.Invalid)
 		return nil, inGraph(fault.at, fault.err)
 	}
 	if err := s.graphs.enter(ctx); err != nil {
@@ -136,7 +137,7 @@ func (s *Stage) flushTiedDistinct(ctx context.Context, items []*item) []batch.Re
 		}
 		return out
 	}
-	s.tasks.WithLabelValues("error").Add(float64(len(items)))
+	s.countFailed(items)
 	if protocol.CodeOf(err) == "" {
 		s.o.Log.Warn("a batch was not stored; its callers are told", "tasks", len(items), "error", err)
 	}
@@ -242,7 +243,7 @@ func (s *Stage) afterTied(ctx context.Context, t *tying) {
 	if !wake.IsZero() {
 		s.o.Dispatcher.Wake(wake)
 	}
-	s.count(t.out)
+	s.count(t.items, t.out)
 }
 
 // slots bounds how many calls do something at a time, and lets a Stage wait for

@@ -51,8 +51,8 @@ type Options struct {
 	Metrics prometheus.Registerer
 }
 
-// Reclaimer scans task streams. Any number of them may run at once; one is not
-// safe for concurrent use.
+// Reclaimer scans task streams. Any number of them may run at once; of one, only
+// Evict is safe for concurrent use.
 type Reclaimer struct {
 	o         Options
 	reclaimed prometheus.Counter
@@ -73,8 +73,8 @@ const (
 	errorPause = 500 * time.Millisecond
 )
 
-// errBacklog says that Redis answers, but outcomes are applied too slowly.
-var errBacklog = fmt.Errorf("outcomes that workers had reported were not all applied within %s", applyDeadline)
+// ErrBacklog says that Redis answers, but outcomes are applied too slowly.
+var ErrBacklog = fmt.Errorf("outcomes that workers had reported were not all applied within %s", applyDeadline)
 
 // New makes a Reclaimer.
 func New(o Options) *Reclaimer {
@@ -150,7 +150,7 @@ func (r *Reclaimer) step(ctx context.Context) (time.Duration, error) {
 		var done int
 		if done, err = r.scanAll(ctx); errors.Is(err, errStill) {
 			return errorPause, nil
-		} else if err == nil || !unreachable(err) {
+		} else if err == nil || !Unreachable(err) {
 			if done > 0 {
 				err = nil
 			}
@@ -164,13 +164,13 @@ func (r *Reclaimer) step(ctx context.Context) (time.Duration, error) {
 	return errorPause, err
 }
 
-// unreachable reports whether err says that a store did not answer, rather than
+// Unreachable reports whether err says that a store did not answer, rather than
 // that it refused something.
-func unreachable(err error) bool {
+func Unreachable(err error) bool {
 	if store.IsUnavailable(err) {
 		return true
 	}
-	if _, ok := errors.AsType[*pgconn.PgError](err); ok || errors.Is(err, errBacklog) {
+	if _, ok := errors.AsType[*pgconn.PgError](err); ok || errors.Is(err, ErrBacklog) {
 		return false
 	}
 	return streams.Ambiguous(err) || streams.Foreign(err)
@@ -199,7 +199,7 @@ func (r *Reclaimer) scanAll(ctx context.Context) (done int, err error) {
 			continue
 		}
 		err = fmt.Errorf("queue %s: %w", q, err)
-		if unreachable(err) || errors.Is(err, errStill) {
+		if Unreachable(err) || errors.Is(err, errStill) {
 			return done, err
 		}
 		if !r.trouble[q] {
@@ -241,7 +241,7 @@ func (r *Reclaimer) scan(ctx context.Context, stream string) error {
 				holders[e.ID] = h
 			}
 		}
-		err = r.take(ctx, stream, got, ghosts, holders)
+		_, err = r.take(ctx, stream, got, ghosts, holders, lapsed)
 		for _, e := range got {
 			if delete(r.took, stream+" "+e.ID); err != nil {
 				r.took[stream+" "+e.ID] = holders[e.ID]
@@ -254,8 +254,14 @@ func (r *Reclaimer) scan(ctx context.Context, stream string) error {
 	return nil
 }
 
-// take interrupts the tasks of claimed entries and acknowledges the entries.
-func (r *Reclaimer) take(ctx context.Context, stream string, got []streams.Entry, ghosts []string, holders map[string]streams.Pending) error {
+// cause is why entries are taken from a worker, and who says so.
+type cause struct{ actor, reason string }
+
+var lapsed = cause{protocol.ActorReclaimer, "its worker did not renew the lease for the visibility timeout"}
+
+// take interrupts the tasks of entries and acknowledges the entries. It returns how
+// many tasks it has interrupted, and is safe for concurrent use.
+func (r *Reclaimer) take(ctx context.Context, stream string, got []streams.Entry, ghosts []string, holders map[string]streams.Pending, why cause) (n int, err error) {
 	acks := ghosts
 	byID := map[protocol.ID]streams.Entry{}
 	pairs := map[protocol.ID]protocol.Pair{}
@@ -277,11 +283,11 @@ func (r *Reclaimer) take(ctx context.Context, stream string, got []streams.Entry
 		}
 	}
 	if len(acks) == 0 {
-		return nil
+		return 0, nil
 	}
 	if len(garbage) > 0 {
 		if err := r.o.DeadLetters.Keep(ctx, garbage); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	// A worker that finished in time is never overruled: its outcome may be in
@@ -290,21 +296,21 @@ func (r *Reclaimer) take(ctx context.Context, stream string, got []streams.Entry
 	defer cancel()
 	if err := r.o.Redis.WaitApplied(wait, protocol.StreamResult, protocol.GroupOrchestrators); err != nil {
 		if wait.Err() != nil && ctx.Err() == nil {
-			return errBacklog
+			return 0, ErrBacklog
 		}
-		return err
+		return 0, err
 	}
 	if len(ids) > 0 {
-		if err := r.interrupt(ctx, ids, pairs, byID, holders); err != nil {
-			return err
+		if n, err = r.interrupt(ctx, ids, pairs, byID, holders, why); err != nil {
+			return 0, err
 		}
 	}
-	return r.o.Redis.Ack(ctx, stream, protocol.GroupWorkers, acks)
+	return n, r.o.Redis.Ack(ctx, stream, protocol.GroupWorkers, acks)
 }
 
-func (r *Reclaimer) interrupt(ctx context.Context, ids []protocol.ID, pairs map[protocol.ID]protocol.Pair, byID map[protocol.ID]streams.Entry, holders map[string]streams.Pending) error {
-	n, dead := 0, false
-	err := r.o.Store.Decide(ctx, ids, func(now time.Time, tasks map[protocol.ID]*store.Locked) (changed []*store.Locked, events []*protocol.Event) {
+func (r *Reclaimer) interrupt(ctx context.Context, ids []protocol.ID, pairs map[protocol.ID]protocol.Pair, byID map[protocol.ID]streams.Entry, holders map[string]streams.Pending, why cause) (n int, err error) {
+	dead := false
+	err = r.o.Store.Decide(ctx, ids, func(now time.Time, tasks map[protocol.ID]*store.Locked) (changed []*store.Locked, events []*protocol.Event) {
 		n, dead = 0, false
 		env := r.o.Env
 		env.Now = now
@@ -314,7 +320,7 @@ func (r *Reclaimer) interrupt(ctx context.Context, ids []protocol.ID, pairs map[
 			}
 			e := byID[t.ID]
 			h := holders[e.ID]
-			ev, ok := t.Lost(env, protocol.ActorReclaimer, "its worker did not renew the lease for the visibility timeout", &protocol.ReclaimData{
+			ev, ok := t.Lost(env, why.actor, why.reason, &protocol.ReclaimData{
 				OriginalConsumer: protocol.Text(h.Consumer), NewConsumer: r.o.Consumer, MessageID: e.ID, IdleMS: h.Idle.Milliseconds(),
 			})
 			if ok {
@@ -326,7 +332,7 @@ func (r *Reclaimer) interrupt(ctx context.Context, ids []protocol.ID, pairs map[
 		return changed, events
 	})
 	if err != nil || n == 0 {
-		return err
+		return 0, err
 	}
 	crashpoint.Here("reclaim.committed")
 	r.reclaimed.Add(float64(n))
@@ -335,5 +341,5 @@ func (r *Reclaimer) interrupt(ctx context.Context, ids []protocol.ID, pairs map[
 	if dead {
 		r.o.Dead()
 	}
-	return nil
+	return n, nil
 }

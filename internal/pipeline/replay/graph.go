@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/penstock-dev/penstock/internal/metrics"
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
@@ -156,7 +157,7 @@ func (g *regraph) keep(there []*dbsqlc.LockUpstreamsRow) {
 }
 
 // store makes the clones, after the new tasks of the dead letters are stored.
-func (g *regraph) store(ctx context.Context, q *dbsqlc.Queries, st *store.Store, o RequeueOptions) error {
+func (g *regraph) store(ctx context.Context, q *dbsqlc.Queries, st *store.Store, tasks *metrics.Tasks, o RequeueOptions) error {
 	if g == nil || len(g.order) == 0 {
 		return nil
 	}
@@ -191,5 +192,10 @@ func (g *regraph) store(ctx context.Context, q *dbsqlc.Queries, st *store.Store,
 	if len(made) != len(p.TaskIds) { // retention removed one just now
 		return fmt.Errorf("requeue: %d of %d cancelled tasks found; try again", len(made), len(p.TaskIds))
 	}
+	st.AfterCommit(q, func() {
+		for _, m := range made {
+			tasks.Enqueued(m.Queue, m.Type, metrics.Requeued)
+		}
+	})
 	return st.Depend(ctx, q, edges, nil)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/penstock-dev/penstock/internal/metrics"
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/streams"
 	"github.com/penstock-dev/penstock/protocol"
@@ -31,8 +32,10 @@ type Options struct {
 	// Keep is how long settled dead letters keep their content; 0: for ever.
 	Keep time.Duration
 	// Wake is told when tasks became due.
-	Wake    func(at time.Time)
-	Log     *slog.Logger
+	Wake func(at time.Time)
+	Log  *slog.Logger
+	// Tasks, if set, counts tasks that are made along with those of dead letters.
+	Tasks   *metrics.Tasks
 	Metrics prometheus.Registerer
 }
 
@@ -47,6 +50,9 @@ type Stage struct {
 
 // New makes a Stage; Run works on batches until its context ends.
 func New(o Options) *Stage {
+	if o.Tasks == nil {
+		o.Tasks = metrics.NewTasks(nil, nil)
+	}
 	s := &Stage{
 		o: o, now: make(chan struct{}, 1),
 		settled: prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -136,7 +136,7 @@ func (s *Stage) requeue(ctx context.Context, q *dbsqlc.Queries, ids []protocol.I
 	if len(done) != len(plans) { // both were locked: cannot be, and must not be half done
 		return nil, fmt.Errorf("requeue: %d of %d dead letters found", len(done), len(plans))
 	}
-	return out, g.store(ctx, q, s.o.Store, o)
+	return out, g.store(ctx, q, s.o.Store, s.o.Tasks, o)
 }
 
 // plan locks the dead letters and decides which can be requeued; the others

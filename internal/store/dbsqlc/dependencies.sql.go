@@ -65,7 +65,7 @@ WITH input AS (
         array_append(COALESCE(t.also_requested_by, '{}') || t.rescheduled_by, t.requested_by), t.graph_id, i.dependencies, t.on_dependency_failure
     FROM input i JOIN tasks t ON t.id = i.task_id
     ORDER BY i.clone_id
-    RETURNING id, trace_id, created_at, open_dependencies
+    RETURNING id, trace_id, created_at, open_dependencies, queue, type
 ), ev AS (
     INSERT INTO event_log (task_id, seq, type, status, attempt, delivery, actor, trace_id, data, occurred_at)
     SELECT n.id, 1, 'task.created', 'pending', 1, 1, $7::text, n.trace_id,
@@ -75,7 +75,7 @@ WITH input AS (
     INSERT INTO task_clones (task_id, clone_id, dlq_id)
     SELECT i.task_id, n.id, i.dlq_id FROM ins n JOIN input i ON i.clone_id = n.id ORDER BY i.task_id
 )
-SELECT n.id FROM ins n
+SELECT n.id, n.queue, n.type FROM ins n
 `
 
 type CloneTasksParams struct {
@@ -88,9 +88,15 @@ type CloneTasksParams struct {
 	Actor        string
 }
 
+type CloneTasksRow struct {
+	ID    pgid.ID
+	Queue string
+	Type  string
+}
+
 // Makes cancelled tasks anew, waiting for what they depend on, each with its
 // first event and the link to the one it stands for.
-func (q *Queries) CloneTasks(ctx context.Context, arg CloneTasksParams) ([]pgid.ID, error) {
+func (q *Queries) CloneTasks(ctx context.Context, arg CloneTasksParams) ([]*CloneTasksRow, error) {
 	rows, err := q.db.Query(ctx, cloneTasks,
 		arg.TaskIds,
 		arg.CloneIds,
@@ -104,13 +110,13 @@ func (q *Queries) CloneTasks(ctx context.Context, arg CloneTasksParams) ([]pgid.
 		return nil, err
 	}
 	defer rows.Close()
-	var items []pgid.ID
+	var items []*CloneTasksRow
 	for rows.Next() {
-		var id pgid.ID
-		if err := rows.Scan(&id); err != nil {
+		var i CloneTasksRow
+		if err := rows.Scan(&i.ID, &i.Queue, &i.Type); err != nil {
 			return nil, err
 		}
-		items = append(items, id)
+		items = append(items, &i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -464,6 +464,7 @@ type Task struct {
 	RescheduledBy       []string
 	AskedSchedule       []byte
 	ClaimedAt           pgtype.Timestamptz
+	ReadyAt             pgtype.Timestamptz
 	ErasedAt            pgtype.Timestamptz
 }
 

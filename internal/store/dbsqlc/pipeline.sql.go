@@ -245,7 +245,7 @@ const lockDue = `-- name: LockDue :many
 SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at, t.next_retry_at,
     t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
     t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type, t.expires_at, t.unknown_since,
-    t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, t.created_at, t.updated_at, t.claimed_at, clock_timestamp()::timestamptz AS now, t.tenant, t.timeout_ms, t.heartbeat_timeout_ms, t.effect_key, t.effect_own, t.idempotency_scope, t.schedule_type, t.scheduled_at, t.delay_ms,
+    t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, t.created_at, t.updated_at, t.claimed_at, t.ready_at, clock_timestamp()::timestamptz AS now, t.tenant, t.timeout_ms, t.heartbeat_timeout_ms, t.effect_key, t.effect_own, t.idempotency_scope, t.schedule_type, t.scheduled_at, t.delay_ms,
     t.requested_by, t.schedule_id, t.approvals, octet_length(t.payload::text)::int AS payload_bytes
 FROM tasks t
 WHERE t.queue = $1 AND t.due_at IS NOT NULL AND t.due_at <= now() + $2::bigint * interval '1 millisecond'
@@ -291,6 +291,7 @@ type LockDueRow struct {
 	CreatedAt           time.Time
 	UpdatedAt           time.Time
 	ClaimedAt           pgtype.Timestamptz
+	ReadyAt             pgtype.Timestamptz
 	Now                 time.Time
 	Tenant              string
 	TimeoutMs           int32
@@ -351,6 +352,7 @@ func (q *Queries) LockDue(ctx context.Context, arg LockDueParams) ([]*LockDueRow
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.ClaimedAt,
+			&i.ReadyAt,
 			&i.Now,
 			&i.Tenant,
 			&i.TimeoutMs,
@@ -424,7 +426,7 @@ const lockTasks = `-- name: LockTasks :many
 SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at, t.next_retry_at,
     t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
     t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type, t.expires_at, t.unknown_since,
-    t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, t.created_at, t.updated_at, t.claimed_at, clock_timestamp()::timestamptz AS now
+    t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, t.created_at, t.updated_at, t.claimed_at, t.ready_at, clock_timestamp()::timestamptz AS now
 FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
 ORDER BY t.id FOR UPDATE OF t
 `
@@ -462,6 +464,7 @@ type LockTasksRow struct {
 	CreatedAt           time.Time
 	UpdatedAt           time.Time
 	ClaimedAt           pgtype.Timestamptz
+	ReadyAt             pgtype.Timestamptz
 	Now                 time.Time
 }
 
@@ -508,6 +511,7 @@ func (q *Queries) LockTasks(ctx context.Context, ids []pgid.ID) ([]*LockTasksRow
 			&i.CreatedAt,
 			&i.UpdatedAt,
 			&i.ClaimedAt,
+			&i.ReadyAt,
 			&i.Now,
 		); err != nil {
 			return nil, err
@@ -675,21 +679,22 @@ WITH input AS (
         unnest($12::text[]) AS worker_id, unnest($13::text[]) AS code, unnest($14::text[]) AS reason,
         unnest($15::timestamptz[]) AS claimed_at, unnest($16::timestamptz[]) AS started_at, unnest($17::timestamptz[]) AS finished_at,
         unnest($18::text[]) AS result, unnest($19::timestamptz[]) AS unknown_since,
-        unnest($20::timestamptz[]) AS start_at, unnest($21::int[]) AS open_dependencies
+        unnest($20::timestamptz[]) AS start_at, unnest($21::int[]) AS open_dependencies,
+        unnest($22::timestamptz[]) AS ready_at
 ), events AS (
     INSERT INTO event_log (task_id, seq, type, previous_status, status, attempt, delivery, idempotency_key, next_retry_at,
         error_code, reason, backoff_delay_ms, actor, worker_id, message_id, trace_id, data, occurred_at)
     SELECT e.task_id, e.seq, e.type, NULLIF(e.previous_status, ''), e.status, e.attempt, e.delivery, NULLIF(e.key, ''),
         NULLIF(e.next_retry_at, '0001-01-01 00:00:00Z'::timestamptz), NULLIF(e.code, ''), NULLIF(e.reason, ''), NULLIF(e.backoff, -1), e.actor, NULLIF(e.worker_id, ''),
         NULLIF(e.message_id, ''), e.trace_id, NULLIF(e.data, '')::json, e.occurred_at
-    FROM (SELECT unnest($22::uuid[]) AS task_id, unnest($23::int[]) AS seq,
-        unnest($24::text[]) AS type, unnest($25::text[]) AS previous_status, unnest($26::text[]) AS status,
-        unnest($27::int[]) AS attempt, unnest($28::bigint[]) AS delivery, unnest($29::text[]) AS key,
-        unnest($30::timestamptz[]) AS next_retry_at, unnest($31::text[]) AS code,
-        unnest($32::text[]) AS reason, unnest($33::bigint[]) AS backoff, unnest($34::text[]) AS actor,
-        unnest($35::text[]) AS worker_id, unnest($36::text[]) AS message_id,
-        unnest($37::text[]) AS trace_id, unnest($38::text[]) AS data,
-        unnest($39::timestamptz[]) AS occurred_at) e
+    FROM (SELECT unnest($23::uuid[]) AS task_id, unnest($24::int[]) AS seq,
+        unnest($25::text[]) AS type, unnest($26::text[]) AS previous_status, unnest($27::text[]) AS status,
+        unnest($28::int[]) AS attempt, unnest($29::bigint[]) AS delivery, unnest($30::text[]) AS key,
+        unnest($31::timestamptz[]) AS next_retry_at, unnest($32::text[]) AS code,
+        unnest($33::text[]) AS reason, unnest($34::bigint[]) AS backoff, unnest($35::text[]) AS actor,
+        unnest($36::text[]) AS worker_id, unnest($37::text[]) AS message_id,
+        unnest($38::text[]) AS trace_id, unnest($39::text[]) AS data,
+        unnest($40::timestamptz[]) AS occurred_at) e
 )
 UPDATE tasks t SET state = u.state, attempt = u.attempt, delivery = u.delivery, interruptions = u.interruptions,
     event_seq = u.event_seq, due_at = NULLIF(u.due_at, '0001-01-01 00:00:00Z'::timestamptz), next_retry_at = NULLIF(u.next_retry_at, '0001-01-01 00:00:00Z'::timestamptz), applied_kind = NULLIF(u.applied_kind, ''),
@@ -697,7 +702,7 @@ UPDATE tasks t SET state = u.state, attempt = u.attempt, delivery = u.delivery, 
     last_error_code = NULLIF(u.code, ''), last_error_reason = NULLIF(u.reason, ''), claimed_at = NULLIF(u.claimed_at, '0001-01-01 00:00:00Z'::timestamptz), started_at = NULLIF(u.started_at, '0001-01-01 00:00:00Z'::timestamptz),
     finished_at = NULLIF(u.finished_at, '0001-01-01 00:00:00Z'::timestamptz), result = COALESCE(NULLIF(u.result, '')::json, t.result),
     unknown_since = NULLIF(u.unknown_since, '0001-01-01 00:00:00Z'::timestamptz), start_at = NULLIF(u.start_at, '0001-01-01 00:00:00Z'::timestamptz),
-    open_dependencies = u.open_dependencies, updated_at = now()
+    open_dependencies = u.open_dependencies, ready_at = NULLIF(u.ready_at, '0001-01-01 00:00:00Z'::timestamptz), updated_at = now()
 FROM input u WHERE t.id = u.id
 `
 
@@ -723,6 +728,7 @@ type SaveTasksParams struct {
 	UnknownSinces      []time.Time
 	StartAts           []time.Time
 	OpenDependencies   []int32
+	ReadyAts           []time.Time
 	EventTaskIds       []pgid.ID
 	EventSeqNos        []int32
 	EventTypes         []string
@@ -767,6 +773,7 @@ func (q *Queries) SaveTasks(ctx context.Context, arg SaveTasksParams) error {
 		arg.UnknownSinces,
 		arg.StartAts,
 		arg.OpenDependencies,
+		arg.ReadyAts,
 		arg.EventTaskIds,
 		arg.EventSeqNos,
 		arg.EventTypes,

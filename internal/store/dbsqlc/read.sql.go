@@ -169,7 +169,7 @@ func (q *Queries) EventsOfTask(ctx context.Context, arg EventsOfTaskParams) ([]*
 }
 
 const getTask = `-- name: GetTask :one
-SELECT id, name, tenant, queue, type, state, attempt, max_retries, delivery, interruptions, event_seq, schedule_type, scheduled_at, delay_ms, timeout_ms, due_at, next_retry_at, retry_policy, idempotency_scope, idempotency_key, given, trace_id, payload, result, last_error_code, last_error_reason, worker_id, applied_kind, applied_delivery, rejected_delivery, created_at, updated_at, started_at, finished_at, origin_dlq_id, effect_key, expires_at, start_within_ms, heartbeat_timeout_ms, heartbeat_at, progress, unknown_since, requested_by, start_at, graph_id, open_dependencies, on_dependency_failure, dependencies_digest, has_dependants, schedule_id, approvals, also_requested_by, effect_own, rescheduled_by, asked_schedule, claimed_at, erased_at FROM tasks WHERE id = $1
+SELECT id, name, tenant, queue, type, state, attempt, max_retries, delivery, interruptions, event_seq, schedule_type, scheduled_at, delay_ms, timeout_ms, due_at, next_retry_at, retry_policy, idempotency_scope, idempotency_key, given, trace_id, payload, result, last_error_code, last_error_reason, worker_id, applied_kind, applied_delivery, rejected_delivery, created_at, updated_at, started_at, finished_at, origin_dlq_id, effect_key, expires_at, start_within_ms, heartbeat_timeout_ms, heartbeat_at, progress, unknown_since, requested_by, start_at, graph_id, open_dependencies, on_dependency_failure, dependencies_digest, has_dependants, schedule_id, approvals, also_requested_by, effect_own, rescheduled_by, asked_schedule, claimed_at, ready_at, erased_at FROM tasks WHERE id = $1
 `
 
 func (q *Queries) GetTask(ctx context.Context, id pgid.ID) (*Task, error) {
@@ -232,6 +232,7 @@ func (q *Queries) GetTask(ctx context.Context, id pgid.ID) (*Task, error) {
 		&i.RescheduledBy,
 		&i.AskedSchedule,
 		&i.ClaimedAt,
+		&i.ReadyAt,
 		&i.ErasedAt,
 	)
 	return &i, err

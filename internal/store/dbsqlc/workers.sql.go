@@ -42,12 +42,14 @@ func (q *Queries) DrainWorker(ctx context.Context, drainBy string, iD string) (*
 }
 
 const listWorkers = `-- name: ListWorkers :many
-SELECT id, host, pid, version, queues, concurrency, running, stuck, started_at, seen_at, interval_ms, drain_at, drain_by FROM workers w WHERE w.seen_at >= now() - greatest(3 * w.interval_ms * interval '1 millisecond', interval '5 seconds') ORDER BY w.id LIMIT $1::int
+SELECT id, host, pid, version, queues, concurrency, running, stuck, started_at, seen_at, interval_ms, drain_at, drain_by FROM workers w WHERE w.seen_at >= now() - greatest(3 * w.interval_ms * interval '1 millisecond', interval '5 seconds')
+    OR w.id = ANY($1::text[]) ORDER BY w.id LIMIT $2::int
 `
 
-// Workers that were seen within three of their intervals, or five seconds.
-func (q *Queries) ListWorkers(ctx context.Context, maxRows int32) ([]*Worker, error) {
-	rows, err := q.db.Query(ctx, listWorkers, maxRows)
+// Workers that were seen within three of their intervals, or five seconds, and
+// those that are asked for by name.
+func (q *Queries) ListWorkers(ctx context.Context, also []string, maxRows int32) ([]*Worker, error) {
+	rows, err := q.db.Query(ctx, listWorkers, also, maxRows)
 	if err != nil {
 		return nil, err
 	}
@@ -133,6 +135,52 @@ func (q *Queries) RemoveWorker(ctx context.Context, id string) error {
 	return err
 }
 
+const runningTasks = `-- name: RunningTasks :many
+SELECT t.id, t.name, t.tenant, t.type, t.queue, t.attempt, COALESCE(t.worker_id, '')::text AS worker_id, t.started_at FROM tasks t
+WHERE t.state = 'running' ORDER BY t.id LIMIT $1::int
+`
+
+type RunningTasksRow struct {
+	ID        pgid.ID
+	Name      *string
+	Tenant    string
+	Type      string
+	Queue     string
+	Attempt   int32
+	WorkerID  string
+	StartedAt pgtype.Timestamptz
+}
+
+// What workers run, out of the index of live tasks by state.
+func (q *Queries) RunningTasks(ctx context.Context, maxRows int32) ([]*RunningTasksRow, error) {
+	rows, err := q.db.Query(ctx, runningTasks, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*RunningTasksRow
+	for rows.Next() {
+		var i RunningTasksRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Name,
+			&i.Tenant,
+			&i.Type,
+			&i.Queue,
+			&i.Attempt,
+			&i.WorkerID,
+			&i.StartedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const saveHeartbeats = `-- name: SaveHeartbeats :exec
 UPDATE tasks t SET heartbeat_at = $1::timestamptz, progress = COALESCE(NULLIF(u.progress, '')::json, t.progress)
 FROM (SELECT unnest($2::uuid[]) AS id, unnest($3::text[]) AS progress) u WHERE t.id = u.id
@@ -187,4 +235,24 @@ func (q *Queries) SeeWorker(ctx context.Context, arg SeeWorkerParams) (bool, err
 	var drain bool
 	err := row.Scan(&drain)
 	return drain, err
+}
+
+const workerSeen = `-- name: WorkerSeen :one
+SELECT extract(epoch FROM clock_timestamp() - w.seen_at)::double precision AS seconds,
+    (w.seen_at >= now() - greatest(3 * w.interval_ms * interval '1 millisecond', interval '5 seconds'))::boolean AS lately
+FROM workers w WHERE w.id = $1
+`
+
+type WorkerSeenRow struct {
+	Seconds float64
+	Lately  bool
+}
+
+// How many seconds ago a worker was seen, and whether that is lately, as ListWorkers
+// has it.
+func (q *Queries) WorkerSeen(ctx context.Context, id string) (*WorkerSeenRow, error) {
+	row := q.db.QueryRow(ctx, workerSeen, id)
+	var i WorkerSeenRow
+	err := row.Scan(&i.Seconds, &i.Lately)
+	return &i, err
 }

@@ -166,7 +166,7 @@ WITH input AS (
         array_append(COALESCE(t.also_requested_by, '{}') || t.rescheduled_by, t.requested_by), t.graph_id, i.dependencies, t.on_dependency_failure
     FROM input i JOIN tasks t ON t.id = i.task_id
     ORDER BY i.clone_id
-    RETURNING id, trace_id, created_at, open_dependencies
+    RETURNING id, trace_id, created_at, open_dependencies, queue, type
 ), ev AS (
     INSERT INTO event_log (task_id, seq, type, status, attempt, delivery, actor, trace_id, data, occurred_at)
     SELECT n.id, 1, 'task.created', 'pending', 1, 1, sqlc.arg(actor)::text, n.trace_id,
@@ -176,4 +176,4 @@ WITH input AS (
     INSERT INTO task_clones (task_id, clone_id, dlq_id)
     SELECT i.task_id, n.id, i.dlq_id FROM ins n JOIN input i ON i.clone_id = n.id ORDER BY i.task_id
 )
-SELECT n.id FROM ins n;
+SELECT n.id, n.queue, n.type FROM ins n;

@@ -3,7 +3,7 @@
 SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at, t.next_retry_at,
     t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
     t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type, t.expires_at, t.unknown_since,
-    t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, t.created_at, t.updated_at, t.claimed_at, clock_timestamp()::timestamptz AS now
+    t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, t.created_at, t.updated_at, t.claimed_at, t.ready_at, clock_timestamp()::timestamptz AS now
 FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
 ORDER BY t.id FOR UPDATE OF t;
 
@@ -13,7 +13,7 @@ ORDER BY t.id FOR UPDATE OF t;
 SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at, t.next_retry_at,
     t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
     t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type, t.expires_at, t.unknown_since,
-    t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, t.created_at, t.updated_at, t.claimed_at, clock_timestamp()::timestamptz AS now, t.tenant, t.timeout_ms, t.heartbeat_timeout_ms, t.effect_key, t.effect_own, t.idempotency_scope, t.schedule_type, t.scheduled_at, t.delay_ms,
+    t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, t.created_at, t.updated_at, t.claimed_at, t.ready_at, clock_timestamp()::timestamptz AS now, t.tenant, t.timeout_ms, t.heartbeat_timeout_ms, t.effect_key, t.effect_own, t.idempotency_scope, t.schedule_type, t.scheduled_at, t.delay_ms,
     t.requested_by, t.schedule_id, t.approvals, octet_length(t.payload::text)::int AS payload_bytes
 FROM tasks t
 WHERE t.queue = @queue AND t.due_at IS NOT NULL AND t.due_at <= now() + sqlc.arg(ahead_ms)::bigint * interval '1 millisecond'
@@ -33,7 +33,8 @@ WITH input AS (
         unnest(@worker_ids::text[]) AS worker_id, unnest(@codes::text[]) AS code, unnest(@reasons::text[]) AS reason,
         unnest(@claimed_ats::timestamptz[]) AS claimed_at, unnest(@started_ats::timestamptz[]) AS started_at, unnest(@finished_ats::timestamptz[]) AS finished_at,
         unnest(@results::text[]) AS result, unnest(@unknown_sinces::timestamptz[]) AS unknown_since,
-        unnest(@start_ats::timestamptz[]) AS start_at, unnest(@open_dependencies::int[]) AS open_dependencies
+        unnest(@start_ats::timestamptz[]) AS start_at, unnest(@open_dependencies::int[]) AS open_dependencies,
+        unnest(@ready_ats::timestamptz[]) AS ready_at
 ), events AS (
     INSERT INTO event_log (task_id, seq, type, previous_status, status, attempt, delivery, idempotency_key, next_retry_at,
         error_code, reason, backoff_delay_ms, actor, worker_id, message_id, trace_id, data, occurred_at)
@@ -55,7 +56,7 @@ UPDATE tasks t SET state = u.state, attempt = u.attempt, delivery = u.delivery, 
     last_error_code = NULLIF(u.code, ''), last_error_reason = NULLIF(u.reason, ''), claimed_at = NULLIF(u.claimed_at, '0001-01-01 00:00:00Z'::timestamptz), started_at = NULLIF(u.started_at, '0001-01-01 00:00:00Z'::timestamptz),
     finished_at = NULLIF(u.finished_at, '0001-01-01 00:00:00Z'::timestamptz), result = COALESCE(NULLIF(u.result, '')::json, t.result),
     unknown_since = NULLIF(u.unknown_since, '0001-01-01 00:00:00Z'::timestamptz), start_at = NULLIF(u.start_at, '0001-01-01 00:00:00Z'::timestamptz),
-    open_dependencies = u.open_dependencies, updated_at = now()
+    open_dependencies = u.open_dependencies, ready_at = NULLIF(u.ready_at, '0001-01-01 00:00:00Z'::timestamptz), updated_at = now()
 FROM input u WHERE t.id = u.id;
 
 -- name: InsertSettlements :exec

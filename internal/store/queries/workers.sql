@@ -11,8 +11,22 @@ RETURNING (w.drain_at IS NOT NULL)::boolean AS drain;
 DELETE FROM workers w WHERE w.id = sqlc.arg(id);
 
 -- name: ListWorkers :many
--- Workers that were seen within three of their intervals, or five seconds.
-SELECT * FROM workers w WHERE w.seen_at >= now() - greatest(3 * w.interval_ms * interval '1 millisecond', interval '5 seconds') ORDER BY w.id LIMIT sqlc.arg(max_rows)::int;
+-- Workers that were seen within three of their intervals, or five seconds, and
+-- those that are asked for by name.
+SELECT * FROM workers w WHERE w.seen_at >= now() - greatest(3 * w.interval_ms * interval '1 millisecond', interval '5 seconds')
+    OR w.id = ANY(sqlc.arg(also)::text[]) ORDER BY w.id LIMIT sqlc.arg(max_rows)::int;
+
+-- name: RunningTasks :many
+-- What workers run, out of the index of live tasks by state.
+SELECT t.id, t.name, t.tenant, t.type, t.queue, t.attempt, COALESCE(t.worker_id, '')::text AS worker_id, t.started_at FROM tasks t
+WHERE t.state = 'running' ORDER BY t.id LIMIT sqlc.arg(max_rows)::int;
+
+-- name: WorkerSeen :one
+-- How many seconds ago a worker was seen, and whether that is lately, as ListWorkers
+-- has it.
+SELECT extract(epoch FROM clock_timestamp() - w.seen_at)::double precision AS seconds,
+    (w.seen_at >= now() - greatest(3 * w.interval_ms * interval '1 millisecond', interval '5 seconds'))::boolean AS lately
+FROM workers w WHERE w.id = sqlc.arg(id);
 
 -- name: DrainWorker :one
 -- Orders a worker that ListWorkers shows to drain; the first order stays.

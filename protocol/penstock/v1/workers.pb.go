@@ -346,7 +346,8 @@ func (x *TaskDelivery) GetDelivery() int64 {
 	return 0
 }
 
-// WorkerInfo is one worker as its last heartbeat described it.
+// WorkerInfo is one worker as its last heartbeat described it. One that sends none
+// has only worker_id and tasks.
 type WorkerInfo struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	WorkerId    string                 `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
@@ -360,8 +361,14 @@ type WorkerInfo struct {
 	StartedAt   *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	SeenAt      *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=seen_at,json=seenAt,proto3" json:"seen_at,omitempty"`
 	// When it was ordered to drain, and by whom.
-	DrainAt       *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=drain_at,json=drainAt,proto3" json:"drain_at,omitempty"`
-	DrainBy       string                 `protobuf:"bytes,12,opt,name=drain_by,json=drainBy,proto3" json:"drain_by,omitempty"`
+	DrainAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=drain_at,json=drainAt,proto3" json:"drain_at,omitempty"`
+	DrainBy string                 `protobuf:"bytes,12,opt,name=drain_by,json=drainBy,proto3" json:"drain_by,omitempty"`
+	// What it runs, as recorded: a task shows once its worker has reported that it
+	// started it, 200 ms later. At most 50, the longest running first, and 10,000 of
+	// all workers together.
+	Tasks []*WorkerTask `protobuf:"bytes,13,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	// It runs more than those, or may.
+	TasksCut      bool `protobuf:"varint,14,opt,name=tasks_cut,json=tasksCut,proto3" json:"tasks_cut,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -480,6 +487,106 @@ func (x *WorkerInfo) GetDrainBy() string {
 	return ""
 }
 
+func (x *WorkerInfo) GetTasks() []*WorkerTask {
+	if x != nil {
+		return x.Tasks
+	}
+	return nil
+}
+
+func (x *WorkerInfo) GetTasksCut() bool {
+	if x != nil {
+		return x.TasksCut
+	}
+	return false
+}
+
+// WorkerTask is a task that a worker runs.
+type WorkerTask struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	TaskId  string                 `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	Tenant  string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Type    string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	Queue   string                 `protobuf:"bytes,4,opt,name=queue,proto3" json:"queue,omitempty"`
+	Attempt int32                  `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// When its execution started.
+	StartedAt     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkerTask) Reset() {
+	*x = WorkerTask{}
+	mi := &file_penstock_v1_workers_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerTask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerTask) ProtoMessage() {}
+
+func (x *WorkerTask) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_workers_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerTask.ProtoReflect.Descriptor instead.
+func (*WorkerTask) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_workers_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *WorkerTask) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *WorkerTask) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *WorkerTask) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *WorkerTask) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *WorkerTask) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *WorkerTask) GetStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartedAt
+	}
+	return nil
+}
+
 type ListWorkersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -488,7 +595,7 @@ type ListWorkersRequest struct {
 
 func (x *ListWorkersRequest) Reset() {
 	*x = ListWorkersRequest{}
-	mi := &file_penstock_v1_workers_proto_msgTypes[5]
+	mi := &file_penstock_v1_workers_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -500,7 +607,7 @@ func (x *ListWorkersRequest) String() string {
 func (*ListWorkersRequest) ProtoMessage() {}
 
 func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_workers_proto_msgTypes[5]
+	mi := &file_penstock_v1_workers_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -513,7 +620,7 @@ func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_workers_proto_rawDescGZIP(), []int{5}
+	return file_penstock_v1_workers_proto_rawDescGZIP(), []int{6}
 }
 
 type ListWorkersResponse struct {
@@ -526,7 +633,7 @@ type ListWorkersResponse struct {
 
 func (x *ListWorkersResponse) Reset() {
 	*x = ListWorkersResponse{}
-	mi := &file_penstock_v1_workers_proto_msgTypes[6]
+	mi := &file_penstock_v1_workers_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -538,7 +645,7 @@ func (x *ListWorkersResponse) String() string {
 func (*ListWorkersResponse) ProtoMessage() {}
 
 func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_workers_proto_msgTypes[6]
+	mi := &file_penstock_v1_workers_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -551,7 +658,7 @@ func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_workers_proto_rawDescGZIP(), []int{6}
+	return file_penstock_v1_workers_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListWorkersResponse) GetWorkers() []*WorkerInfo {
@@ -570,7 +677,7 @@ type DrainWorkerRequest struct {
 
 func (x *DrainWorkerRequest) Reset() {
 	*x = DrainWorkerRequest{}
-	mi := &file_penstock_v1_workers_proto_msgTypes[7]
+	mi := &file_penstock_v1_workers_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -582,7 +689,7 @@ func (x *DrainWorkerRequest) String() string {
 func (*DrainWorkerRequest) ProtoMessage() {}
 
 func (x *DrainWorkerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_workers_proto_msgTypes[7]
+	mi := &file_penstock_v1_workers_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -595,7 +702,7 @@ func (x *DrainWorkerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainWorkerRequest.ProtoReflect.Descriptor instead.
 func (*DrainWorkerRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_workers_proto_rawDescGZIP(), []int{7}
+	return file_penstock_v1_workers_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DrainWorkerRequest) GetWorkerId() string {
@@ -614,7 +721,7 @@ type DrainWorkerResponse struct {
 
 func (x *DrainWorkerResponse) Reset() {
 	*x = DrainWorkerResponse{}
-	mi := &file_penstock_v1_workers_proto_msgTypes[8]
+	mi := &file_penstock_v1_workers_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -626,7 +733,7 @@ func (x *DrainWorkerResponse) String() string {
 func (*DrainWorkerResponse) ProtoMessage() {}
 
 func (x *DrainWorkerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_workers_proto_msgTypes[8]
+	mi := &file_penstock_v1_workers_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -639,7 +746,7 @@ func (x *DrainWorkerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainWorkerResponse.ProtoReflect.Descriptor instead.
 func (*DrainWorkerResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_workers_proto_rawDescGZIP(), []int{8}
+	return file_penstock_v1_workers_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DrainWorkerResponse) GetWorker() *WorkerInfo {
@@ -647,6 +754,125 @@ func (x *DrainWorkerResponse) GetWorker() *WorkerInfo {
 		return x.Worker
 	}
 	return nil
+}
+
+type EvictWorkerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The worker's consumer name in Redis. One that is not UTF-8 is written as
+	// redis-cli shows it, in double quotes with escapes such as \xff.
+	WorkerId string `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	// Why, for the events of its tasks; 1 to 1,024 bytes.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Evict it although it has sent a heartbeat lately, or asked Redis for work
+	// within the last seconds.
+	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EvictWorkerRequest) Reset() {
+	*x = EvictWorkerRequest{}
+	mi := &file_penstock_v1_workers_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EvictWorkerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EvictWorkerRequest) ProtoMessage() {}
+
+func (x *EvictWorkerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_workers_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EvictWorkerRequest.ProtoReflect.Descriptor instead.
+func (*EvictWorkerRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_workers_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *EvictWorkerRequest) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *EvictWorkerRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *EvictWorkerRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type EvictWorkerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many tasks were taken from it and are due again.
+	Reclaimed int32 `protobuf:"varint,1,opt,name=reclaimed,proto3" json:"reclaimed,omitempty"`
+	// How many entries it held, those of tasks that it had reported included.
+	Entries       int32 `protobuf:"varint,2,opt,name=entries,proto3" json:"entries,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EvictWorkerResponse) Reset() {
+	*x = EvictWorkerResponse{}
+	mi := &file_penstock_v1_workers_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EvictWorkerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EvictWorkerResponse) ProtoMessage() {}
+
+func (x *EvictWorkerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_workers_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EvictWorkerResponse.ProtoReflect.Descriptor instead.
+func (*EvictWorkerResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_workers_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *EvictWorkerResponse) GetReclaimed() int32 {
+	if x != nil {
+		return x.Reclaimed
+	}
+	return 0
+}
+
+func (x *EvictWorkerResponse) GetEntries() int32 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
 }
 
 var File_penstock_v1_workers_proto protoreflect.FileDescriptor
@@ -681,7 +907,7 @@ const file_penstock_v1_workers_proto_rawDesc = "" +
 	"\tunclaimed\x18\x04 \x03(\v2\x19.penstock.v1.TaskDeliveryR\tunclaimed\":\n" +
 	"\fTaskDelivery\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
-	"\bdelivery\x18\x02 \x01(\x03R\bdelivery\"\x95\x03\n" +
+	"\bdelivery\x18\x02 \x01(\x03R\bdelivery\"\xe1\x03\n" +
 	"\n" +
 	"WorkerInfo\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x12\n" +
@@ -697,21 +923,41 @@ const file_penstock_v1_workers_proto_rawDesc = "" +
 	"\aseen_at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x06seenAt\x125\n" +
 	"\bdrain_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\adrainAt\x12\x19\n" +
-	"\bdrain_by\x18\f \x01(\tR\adrainBy\"\x14\n" +
+	"\bdrain_by\x18\f \x01(\tR\adrainBy\x12-\n" +
+	"\x05tasks\x18\r \x03(\v2\x17.penstock.v1.WorkerTaskR\x05tasks\x12\x1b\n" +
+	"\ttasks_cut\x18\x0e \x01(\bR\btasksCut\"\xbc\x01\n" +
+	"\n" +
+	"WorkerTask\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04type\x18\x03 \x01(\tR\x04type\x12\x14\n" +
+	"\x05queue\x18\x04 \x01(\tR\x05queue\x12\x18\n" +
+	"\aattempt\x18\x05 \x01(\x05R\aattempt\x129\n" +
+	"\n" +
+	"started_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\"\x14\n" +
 	"\x12ListWorkersRequest\"H\n" +
 	"\x13ListWorkersResponse\x121\n" +
 	"\aworkers\x18\x01 \x03(\v2\x17.penstock.v1.WorkerInfoR\aworkers\"1\n" +
 	"\x12DrainWorkerRequest\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\"F\n" +
 	"\x13DrainWorkerResponse\x12/\n" +
-	"\x06worker\x18\x01 \x01(\v2\x17.penstock.v1.WorkerInfoR\x06worker2\xa0\x03\n" +
+	"\x06worker\x18\x01 \x01(\v2\x17.penstock.v1.WorkerInfoR\x06worker\"_\n" +
+	"\x12EvictWorkerRequest\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\"M\n" +
+	"\x13EvictWorkerResponse\x12\x1c\n" +
+	"\treclaimed\x18\x01 \x01(\x05R\treclaimed\x12\x18\n" +
+	"\aentries\x18\x02 \x01(\x05R\aentries2\xac\x04\n" +
 	"\rWorkerService\x12\x87\x01\n" +
 	"\tHeartbeat\x12\x1d.penstock.v1.HeartbeatRequest\x1a\x1e.penstock.v1.HeartbeatResponse\";\xf2\xe0\x18\x03\n" +
 	"\x01\x02\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02*:\x01*\"%/api/v1/workers/{worker_id}/heartbeat\x12y\n" +
 	"\vListWorkers\x12\x1f.penstock.v1.ListWorkersRequest\x1a .penstock.v1.ListWorkersResponse\"'\xf2\xe0\x18\x05\n" +
 	"\x03\x05\x03\x04\xf8\xe0\x18\x02\x82\xd3\xe4\x93\x02\x11\x12\x0f/api/v1/workers\x90\x02\x01\x12\x89\x01\n" +
 	"\vDrainWorker\x12\x1f.penstock.v1.DrainWorkerRequest\x1a .penstock.v1.DrainWorkerResponse\"7\xf2\xe0\x18\x03\n" +
-	"\x01\x03\xf8\xe0\x18\x02\x82\xd3\xe4\x93\x02&:\x01*\"!/api/v1/workers/{worker_id}/drainBBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
+	"\x01\x03\xf8\xe0\x18\x02\x82\xd3\xe4\x93\x02&:\x01*\"!/api/v1/workers/{worker_id}/drain\x12\x89\x01\n" +
+	"\vEvictWorker\x12\x1f.penstock.v1.EvictWorkerRequest\x1a .penstock.v1.EvictWorkerResponse\"7\xf2\xe0\x18\x03\n" +
+	"\x01\x03\xf8\xe0\x18\x02\x82\xd3\xe4\x93\x02&:\x01*\"!/api/v1/workers/{worker_id}/evictBBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
 
 var (
 	file_penstock_v1_workers_proto_rawDescOnce sync.Once
@@ -725,40 +971,47 @@ func file_penstock_v1_workers_proto_rawDescGZIP() []byte {
 	return file_penstock_v1_workers_proto_rawDescData
 }
 
-var file_penstock_v1_workers_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_penstock_v1_workers_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_penstock_v1_workers_proto_goTypes = []any{
 	(*HeartbeatRequest)(nil),      // 0: penstock.v1.HeartbeatRequest
 	(*RunningTask)(nil),           // 1: penstock.v1.RunningTask
 	(*HeartbeatResponse)(nil),     // 2: penstock.v1.HeartbeatResponse
 	(*TaskDelivery)(nil),          // 3: penstock.v1.TaskDelivery
 	(*WorkerInfo)(nil),            // 4: penstock.v1.WorkerInfo
-	(*ListWorkersRequest)(nil),    // 5: penstock.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),   // 6: penstock.v1.ListWorkersResponse
-	(*DrainWorkerRequest)(nil),    // 7: penstock.v1.DrainWorkerRequest
-	(*DrainWorkerResponse)(nil),   // 8: penstock.v1.DrainWorkerResponse
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*WorkerTask)(nil),            // 5: penstock.v1.WorkerTask
+	(*ListWorkersRequest)(nil),    // 6: penstock.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),   // 7: penstock.v1.ListWorkersResponse
+	(*DrainWorkerRequest)(nil),    // 8: penstock.v1.DrainWorkerRequest
+	(*DrainWorkerResponse)(nil),   // 9: penstock.v1.DrainWorkerResponse
+	(*EvictWorkerRequest)(nil),    // 10: penstock.v1.EvictWorkerRequest
+	(*EvictWorkerResponse)(nil),   // 11: penstock.v1.EvictWorkerResponse
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
 }
 var file_penstock_v1_workers_proto_depIdxs = []int32{
 	1,  // 0: penstock.v1.HeartbeatRequest.tasks:type_name -> penstock.v1.RunningTask
 	3,  // 1: penstock.v1.HeartbeatResponse.cancelled:type_name -> penstock.v1.TaskDelivery
 	3,  // 2: penstock.v1.HeartbeatResponse.superseded:type_name -> penstock.v1.TaskDelivery
 	3,  // 3: penstock.v1.HeartbeatResponse.unclaimed:type_name -> penstock.v1.TaskDelivery
-	9,  // 4: penstock.v1.WorkerInfo.started_at:type_name -> google.protobuf.Timestamp
-	9,  // 5: penstock.v1.WorkerInfo.seen_at:type_name -> google.protobuf.Timestamp
-	9,  // 6: penstock.v1.WorkerInfo.drain_at:type_name -> google.protobuf.Timestamp
-	4,  // 7: penstock.v1.ListWorkersResponse.workers:type_name -> penstock.v1.WorkerInfo
-	4,  // 8: penstock.v1.DrainWorkerResponse.worker:type_name -> penstock.v1.WorkerInfo
-	0,  // 9: penstock.v1.WorkerService.Heartbeat:input_type -> penstock.v1.HeartbeatRequest
-	5,  // 10: penstock.v1.WorkerService.ListWorkers:input_type -> penstock.v1.ListWorkersRequest
-	7,  // 11: penstock.v1.WorkerService.DrainWorker:input_type -> penstock.v1.DrainWorkerRequest
-	2,  // 12: penstock.v1.WorkerService.Heartbeat:output_type -> penstock.v1.HeartbeatResponse
-	6,  // 13: penstock.v1.WorkerService.ListWorkers:output_type -> penstock.v1.ListWorkersResponse
-	8,  // 14: penstock.v1.WorkerService.DrainWorker:output_type -> penstock.v1.DrainWorkerResponse
-	12, // [12:15] is the sub-list for method output_type
-	9,  // [9:12] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	12, // 4: penstock.v1.WorkerInfo.started_at:type_name -> google.protobuf.Timestamp
+	12, // 5: penstock.v1.WorkerInfo.seen_at:type_name -> google.protobuf.Timestamp
+	12, // 6: penstock.v1.WorkerInfo.drain_at:type_name -> google.protobuf.Timestamp
+	5,  // 7: penstock.v1.WorkerInfo.tasks:type_name -> penstock.v1.WorkerTask
+	12, // 8: penstock.v1.WorkerTask.started_at:type_name -> google.protobuf.Timestamp
+	4,  // 9: penstock.v1.ListWorkersResponse.workers:type_name -> penstock.v1.WorkerInfo
+	4,  // 10: penstock.v1.DrainWorkerResponse.worker:type_name -> penstock.v1.WorkerInfo
+	0,  // 11: penstock.v1.WorkerService.Heartbeat:input_type -> penstock.v1.HeartbeatRequest
+	6,  // 12: penstock.v1.WorkerService.ListWorkers:input_type -> penstock.v1.ListWorkersRequest
+	8,  // 13: penstock.v1.WorkerService.DrainWorker:input_type -> penstock.v1.DrainWorkerRequest
+	10, // 14: penstock.v1.WorkerService.EvictWorker:input_type -> penstock.v1.EvictWorkerRequest
+	2,  // 15: penstock.v1.WorkerService.Heartbeat:output_type -> penstock.v1.HeartbeatResponse
+	7,  // 16: penstock.v1.WorkerService.ListWorkers:output_type -> penstock.v1.ListWorkersResponse
+	9,  // 17: penstock.v1.WorkerService.DrainWorker:output_type -> penstock.v1.DrainWorkerResponse
+	11, // 18: penstock.v1.WorkerService.EvictWorker:output_type -> penstock.v1.EvictWorkerResponse
+	15, // [15:19] is the sub-list for method output_type
+	11, // [11:15] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_penstock_v1_workers_proto_init() }
@@ -773,7 +1026,7 @@ func file_penstock_v1_workers_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_v1_workers_proto_rawDesc), len(file_penstock_v1_workers_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -43,6 +43,9 @@ const (
 	// WorkerServiceDrainWorkerProcedure is the fully-qualified name of the WorkerService's DrainWorker
 	// RPC.
 	WorkerServiceDrainWorkerProcedure = "/penstock.v1.WorkerService/DrainWorker"
+	// WorkerServiceEvictWorkerProcedure is the fully-qualified name of the WorkerService's EvictWorker
+	// RPC.
+	WorkerServiceEvictWorkerProcedure = "/penstock.v1.WorkerService/EvictWorker"
 )
 
 // WorkerServiceClient is a client for the penstock.v1.WorkerService service.
@@ -51,13 +54,22 @@ type WorkerServiceClient interface {
 	// for all its long tasks. The answer says which of them are not its own any
 	// more, and whether it is to drain.
 	Heartbeat(context.Context, *connect.Request[v1.HeartbeatRequest]) (*connect.Response[v1.HeartbeatResponse], error)
-	// ListWorkers returns the workers that have sent a heartbeat lately, in order
-	// of their ids: within three of their intervals, or five seconds.
+	// ListWorkers returns the workers that have sent a heartbeat lately (within three
+	// of their intervals, or five seconds) or are on record as running a task, in
+	// order of their ids, each with what it runs.
 	ListWorkers(context.Context, *connect.Request[v1.ListWorkersRequest]) (*connect.Response[v1.ListWorkersResponse], error)
 	// DrainWorker orders a worker to stop fetching, finish what it runs and exit.
 	// It obeys with its next heartbeat. Ordering it again changes nothing.
 	// TASK_NOT_FOUND if no such worker has sent a heartbeat lately.
 	DrainWorker(context.Context, *connect.Request[v1.DrainWorkerRequest]) (*connect.Response[v1.DrainWorkerResponse], error)
+	// EvictWorker takes over what a worker holds, at once rather than after the
+	// visibility timeout: its host is dead. What it has reported is applied first;
+	// the other tasks are interrupted (task.reclaimed and task.interrupted, with the
+	// caller as actor and the reason) and due again. What it reports later is
+	// refused, and it learns that it has lost its leases. It is not kept from
+	// fetching more: stop it, or drain it. TASK_INVALID_TRANSITION without force
+	// while it is evidently alive, TASK_NOT_FOUND if there is no such worker.
+	EvictWorker(context.Context, *connect.Request[v1.EvictWorkerRequest]) (*connect.Response[v1.EvictWorkerResponse], error)
 }
 
 // NewWorkerServiceClient constructs a client for the penstock.v1.WorkerService service. By default,
@@ -90,6 +102,12 @@ func NewWorkerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithSchema(workerServiceMethods.ByName("DrainWorker")),
 			connect.WithClientOptions(opts...),
 		),
+		evictWorker: connect.NewClient[v1.EvictWorkerRequest, v1.EvictWorkerResponse](
+			httpClient,
+			baseURL+WorkerServiceEvictWorkerProcedure,
+			connect.WithSchema(workerServiceMethods.ByName("EvictWorker")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -98,6 +116,7 @@ type workerServiceClient struct {
 	heartbeat   *connect.Client[v1.HeartbeatRequest, v1.HeartbeatResponse]
 	listWorkers *connect.Client[v1.ListWorkersRequest, v1.ListWorkersResponse]
 	drainWorker *connect.Client[v1.DrainWorkerRequest, v1.DrainWorkerResponse]
+	evictWorker *connect.Client[v1.EvictWorkerRequest, v1.EvictWorkerResponse]
 }
 
 // Heartbeat calls penstock.v1.WorkerService.Heartbeat.
@@ -115,19 +134,33 @@ func (c *workerServiceClient) DrainWorker(ctx context.Context, req *connect.Requ
 	return c.drainWorker.CallUnary(ctx, req)
 }
 
+// EvictWorker calls penstock.v1.WorkerService.EvictWorker.
+func (c *workerServiceClient) EvictWorker(ctx context.Context, req *connect.Request[v1.EvictWorkerRequest]) (*connect.Response[v1.EvictWorkerResponse], error) {
+	return c.evictWorker.CallUnary(ctx, req)
+}
+
 // WorkerServiceHandler is an implementation of the penstock.v1.WorkerService service.
 type WorkerServiceHandler interface {
 	// Heartbeat tells that a worker lives and what it runs: one call an interval
 	// for all its long tasks. The answer says which of them are not its own any
 	// more, and whether it is to drain.
 	Heartbeat(context.Context, *connect.Request[v1.HeartbeatRequest]) (*connect.Response[v1.HeartbeatResponse], error)
-	// ListWorkers returns the workers that have sent a heartbeat lately, in order
-	// of their ids: within three of their intervals, or five seconds.
+	// ListWorkers returns the workers that have sent a heartbeat lately (within three
+	// of their intervals, or five seconds) or are on record as running a task, in
+	// order of their ids, each with what it runs.
 	ListWorkers(context.Context, *connect.Request[v1.ListWorkersRequest]) (*connect.Response[v1.ListWorkersResponse], error)
 	// DrainWorker orders a worker to stop fetching, finish what it runs and exit.
 	// It obeys with its next heartbeat. Ordering it again changes nothing.
 	// TASK_NOT_FOUND if no such worker has sent a heartbeat lately.
 	DrainWorker(context.Context, *connect.Request[v1.DrainWorkerRequest]) (*connect.Response[v1.DrainWorkerResponse], error)
+	// EvictWorker takes over what a worker holds, at once rather than after the
+	// visibility timeout: its host is dead. What it has reported is applied first;
+	// the other tasks are interrupted (task.reclaimed and task.interrupted, with the
+	// caller as actor and the reason) and due again. What it reports later is
+	// refused, and it learns that it has lost its leases. It is not kept from
+	// fetching more: stop it, or drain it. TASK_INVALID_TRANSITION without force
+	// while it is evidently alive, TASK_NOT_FOUND if there is no such worker.
+	EvictWorker(context.Context, *connect.Request[v1.EvictWorkerRequest]) (*connect.Response[v1.EvictWorkerResponse], error)
 }
 
 // NewWorkerServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -156,6 +189,12 @@ func NewWorkerServiceHandler(svc WorkerServiceHandler, opts ...connect.HandlerOp
 		connect.WithSchema(workerServiceMethods.ByName("DrainWorker")),
 		connect.WithHandlerOptions(opts...),
 	)
+	workerServiceEvictWorkerHandler := connect.NewUnaryHandler(
+		WorkerServiceEvictWorkerProcedure,
+		svc.EvictWorker,
+		connect.WithSchema(workerServiceMethods.ByName("EvictWorker")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/penstock.v1.WorkerService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case WorkerServiceHeartbeatProcedure:
@@ -164,6 +203,8 @@ func NewWorkerServiceHandler(svc WorkerServiceHandler, opts ...connect.HandlerOp
 			workerServiceListWorkersHandler.ServeHTTP(w, r)
 		case WorkerServiceDrainWorkerProcedure:
 			workerServiceDrainWorkerHandler.ServeHTTP(w, r)
+		case WorkerServiceEvictWorkerProcedure:
+			workerServiceEvictWorkerHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -183,4 +224,8 @@ func (UnimplementedWorkerServiceHandler) ListWorkers(context.Context, *connect.R
 
 func (UnimplementedWorkerServiceHandler) DrainWorker(context.Context, *connect.Request[v1.DrainWorkerRequest]) (*connect.Response[v1.DrainWorkerResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("penstock.v1.WorkerService.DrainWorker is not implemented"))
+}
+
+func (UnimplementedWorkerServiceHandler) EvictWorker(context.Context, *connect.Request[v1.EvictWorkerRequest]) (*connect.Response[v1.EvictWorkerResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("penstock.v1.WorkerService.EvictWorker is not implemented"))
 }
