@@ -38,7 +38,7 @@ func (w *Worker) fetch(ctx context.Context, queue string) {
 		if err != nil {
 			w.giveBack(n)
 			lost = true
-			why := w.unfetched(ctx, beat, err)
+			why := w.unfetched(ctx, queue, beat, err)
 			if !quiet && ctx.Err() == nil {
 				if why == noTaskYet {
 					w.o.Log.Info("the queue has had no task yet; waiting for its first", "queue", queue)

@@ -12,7 +12,7 @@ import (
 	"github.com/penstock-dev/penstock/internal/tlsfiles"
 )
 
-// FromEnv reads PENSTOCK_REDIS_URL, PENSTOCK_QUEUES (comma-separated),
+// FromEnv reads PENSTOCK_REDIS_URL, PENSTOCK_REDIS_KEY_PREFIX, PENSTOCK_QUEUES (comma-separated),
 // PENSTOCK_CONCURRENCY, PENSTOCK_VISIBILITY_TIMEOUT, PENSTOCK_SHUTDOWN_GRACE,
 // PENSTOCK_START_DEADLINE, PENSTOCK_ORCHESTRATOR_URL,
 // PENSTOCK_ORCHESTRATOR_TOKEN, PENSTOCK_HEARTBEAT_INTERVAL, PENSTOCK_HEALTH_LISTEN, and
@@ -29,6 +29,7 @@ func FromEnv() Options {
 		*to, secrets = value, append(secrets, err)
 	}
 	o.HealthListen = os.Getenv("PENSTOCK_HEALTH_LISTEN")
+	o.RedisKeyPrefix = os.Getenv("PENSTOCK_REDIS_KEY_PREFIX")
 	o.OrchestratorURL = os.Getenv("PENSTOCK_ORCHESTRATOR_URL")
 	o.OrchestratorTLS, o.err = tlsfiles.Client{
 		CAFile: os.Getenv("PENSTOCK_ORCHESTRATOR_TLS_CA_FILE"), CertFile: os.Getenv("PENSTOCK_ORCHESTRATOR_TLS_CERT_FILE"),

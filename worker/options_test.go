@@ -17,7 +17,7 @@ import (
 
 func TestFromEnv(t *testing.T) { // sets the environment: not parallel
 	for k, v := range map[string]string{
-		"PENSTOCK_REDIS_URL": "redis://localhost:1/3", "PENSTOCK_QUEUES": "a, b", "PENSTOCK_CONCURRENCY": "7",
+		"PENSTOCK_REDIS_URL": "redis://localhost:1/3", "PENSTOCK_REDIS_KEY_PREFIX": "shop:", "PENSTOCK_QUEUES": "a, b", "PENSTOCK_CONCURRENCY": "7",
 		"PENSTOCK_VISIBILITY_TIMEOUT": "90s", "PENSTOCK_SHUTDOWN_GRACE": "3s", "PENSTOCK_START_DEADLINE": "4s",
 		"PENSTOCK_ORCHESTRATOR_URL": "http://a,https://b", "PENSTOCK_ORCHESTRATOR_TOKEN": "some-token", "PENSTOCK_HEARTBEAT_INTERVAL": "5s",
 		"PENSTOCK_HEALTH_LISTEN": ":8081",
@@ -25,7 +25,7 @@ func TestFromEnv(t *testing.T) { // sets the environment: not parallel
 		t.Setenv(k, v)
 	}
 	want := worker.Options{
-		RedisURL: "redis://localhost:1/3", Queues: []string{"a", "b"}, Concurrency: 7,
+		RedisURL: "redis://localhost:1/3", RedisKeyPrefix: "shop:", Queues: []string{"a", "b"}, Concurrency: 7,
 		VisibilityTimeout: 90 * time.Second, ShutdownGrace: 3 * time.Second, StartDeadline: 4 * time.Second,
 		OrchestratorURL: "http://a,https://b", OrchestratorToken: "some-token", HeartbeatInterval: 5 * time.Second,
 		HealthListen: ":8081",
@@ -33,10 +33,10 @@ func TestFromEnv(t *testing.T) { // sets the environment: not parallel
 	if got := worker.FromEnv(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	for name, bad := range map[string]string{"PENSTOCK_CONCURRENCY": "many", "PENSTOCK_SHUTDOWN_GRACE": "3", "PENSTOCK_QUEUES": "a,,b"} {
+	for name, bad := range map[string]string{"PENSTOCK_CONCURRENCY": "many", "PENSTOCK_SHUTDOWN_GRACE": "3", "PENSTOCK_QUEUES": "a,,b", "PENSTOCK_REDIS_KEY_PREFIX": "{a}:"} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(name, bad)
-			if _, err := worker.New(worker.FromEnv()); err == nil || name != "PENSTOCK_QUEUES" && !strings.Contains(err.Error(), name) {
+			if _, err := worker.New(worker.FromEnv()); err == nil || name != "PENSTOCK_QUEUES" && name != "PENSTOCK_REDIS_KEY_PREFIX" && !strings.Contains(err.Error(), name) {
 				t.Errorf("error %v, want one that names %s", err, name)
 			}
 		})

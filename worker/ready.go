@@ -71,7 +71,7 @@ func (w *Worker) awaitsFirstTask(ctx context.Context) bool {
 const noTaskYet = "the queue has had no task yet"
 
 // unfetched notes and returns why a queue could not be fetched from.
-func (w *Worker) unfetched(ctx context.Context, b *lifecycle.Beat, err error) (why string) {
+func (w *Worker) unfetched(ctx context.Context, queue string, b *lifecycle.Beat, err error) (why string) {
 	foreign, ok := errors.AsType[*streams.ForeignError](err)
 	switch {
 	case ok:
@@ -82,7 +82,7 @@ func (w *Worker) unfetched(ctx context.Context, b *lifecycle.Beat, err error) (w
 		b.Mark()
 		return noTaskYet
 	default:
-		why = "no orchestrator has made its group"
+		why = "no orchestrator has made its group for " + w.redis.Key(protocol.TaskStream(queue)) + "; key prefixes must be the same"
 	}
 	b.Fail(why)
 	return why

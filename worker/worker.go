@@ -45,6 +45,9 @@ import (
 type Options struct {
 	// RedisURL is redis://, rediss:// or unix://. Required.
 	RedisURL string
+	// RedisKeyPrefix must equal the orchestrators' redis.key_prefix; default: none.
+	// A worker with another one gets nothing.
+	RedisKeyPrefix string
 	// Queues to work on; default: "default". At most Concurrency many.
 	Queues []string
 	// Concurrency is the most tasks that run at once, 1 to 10,000; default 10.
@@ -136,6 +139,9 @@ func (o *Options) complete() error {
 		if _, _, err := net.SplitHostPort(o.HealthListen); err != nil {
 			return fmt.Errorf("worker: health_listen: %q is no address such as 127.0.0.1:8081", o.HealthListen)
 		}
+	}
+	if err := streams.CheckPrefix(o.RedisKeyPrefix); err != nil {
+		return fmt.Errorf("worker: redis key prefix %w", err)
 	}
 	for i, q := range o.Queues {
 		if !queueName.MatchString(q) {
@@ -269,7 +275,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	defer closeHealth() // it answers until the worker has drained
 	if w.redis, err = streams.New(streams.Options{
-		URL: w.o.RedisURL, Readers: len(w.o.Queues), Name: "worker", Log: w.o.Log, LeaseTimeout: max(w.o.VisibilityTimeout/6, minLeaseTimeout),
+		URL: w.o.RedisURL, Prefix: w.o.RedisKeyPrefix, Readers: len(w.o.Queues), Name: "worker", Log: w.o.Log, LeaseTimeout: max(w.o.VisibilityTimeout/6, minLeaseTimeout),
 	}); err != nil {
 		return fmt.Errorf("worker: %w", err)
 	}

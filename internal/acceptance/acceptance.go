@@ -35,6 +35,8 @@ type Options struct {
 	// RedisURL and PostgresURL are the system's. Role is the one to take in
 	// Postgres; empty: that of the URL.
 	RedisURL, PostgresURL, Role string
+	// RedisKeyPrefix is the system's redis.key_prefix.
+	RedisKeyPrefix string
 	// VisibilityTimeout is the system's, for which three of the lines wait; 0:
 	// 300 s.
 	VisibilityTimeout time.Duration

@@ -17,7 +17,7 @@ type gateReport = gate.Report
 // replays runs RP-001 to RP-005, once for all lines that are about them.
 func (r *run) replays(ctx context.Context) (*gateReport, error) {
 	return r.gate.get(func() (*gateReport, error) {
-		return gate.Run(ctx, gate.Options{Client: r.o.Client, RedisURL: r.o.RedisURL, Log: r.o.Log})
+		return gate.Run(ctx, gate.Options{Client: r.o.Client, RedisURL: r.o.RedisURL, RedisKeyPrefix: r.o.RedisKeyPrefix, Log: r.o.Log})
 	})
 }
 

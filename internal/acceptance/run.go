@@ -106,7 +106,7 @@ func (r *run) connect(ctx context.Context) error {
 	if r.seed, err = hex.DecodeString(d.Msg.Seed); err != nil {
 		return fmt.Errorf("the deployment's seed: %w", err)
 	}
-	if r.redis, err = streams.New(streams.Options{URL: r.o.RedisURL, Readers: 1, Name: "acceptance", Log: r.o.Log}); err != nil {
+	if r.redis, err = streams.New(streams.Options{URL: r.o.RedisURL, Prefix: r.o.RedisKeyPrefix, Readers: 1, Name: "acceptance", Log: r.o.Log}); err != nil {
 		return err
 	}
 	if _, err = r.redis.Info(ctx, protocol.StreamResult, protocol.GroupOrchestrators); err != nil {

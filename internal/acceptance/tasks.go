@@ -41,7 +41,7 @@ func (r *run) startWorker(queue string, concurrency int, handlers map[string]tas
 // work runs a worker until stop is called.
 func (r *run) work(queue string, concurrency int, handlers map[string]task.Handler) (stop func() error, err error) {
 	w, err := worker.New(worker.Options{
-		RedisURL: r.o.RedisURL, Queues: []string{queue}, Concurrency: concurrency, VisibilityTimeout: r.o.VisibilityTimeout,
+		RedisURL: r.o.RedisURL, RedisKeyPrefix: r.o.RedisKeyPrefix, Queues: []string{queue}, Concurrency: concurrency, VisibilityTimeout: r.o.VisibilityTimeout,
 		ShutdownGrace: 3 * time.Second, StartDeadline: connectTime, OrchestratorURL: r.o.Server, OrchestratorToken: r.o.Token, OrchestratorTLS: r.o.TLS,
 		Name: queue, IgnoreSignals: true, Log: r.o.Log,
 	})

@@ -71,6 +71,7 @@ func StartDev(ctx context.Context, o DevOptions) (*Dev, error) {
 		}
 	}
 	o.Orchestrator.Postgres.URL, o.Orchestrator.Redis.URL, o.Worker.Redis.URL = d.PostgresURL, d.RedisURL, d.RedisURL
+	o.Worker.Redis.KeyPrefix = o.Orchestrator.Redis.KeyPrefix
 	err := d.makeTokens(&o)
 	if err != nil {
 		return nil, errors.Join(err, d.Close())

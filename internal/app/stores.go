@@ -13,7 +13,7 @@ import (
 // open waits for both stores.
 func (o *Orchestrator) open(ctx context.Context) error {
 	redis, err := streams.New(streams.Options{
-		URL: o.cfg.Redis.URL, Readers: o.cfg.Result.Consumers + 2, Name: "orchestrator", Log: o.log,
+		URL: o.cfg.Redis.URL, Prefix: o.cfg.Redis.KeyPrefix, Readers: o.cfg.Result.Consumers + 2, Name: "orchestrator", Log: o.log,
 	})
 	if err != nil {
 		return err

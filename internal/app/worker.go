@@ -29,7 +29,7 @@ func NewWorker(cfg config.Worker, log *slog.Logger) (*worker.Worker, error) {
 		return nil, fmt.Errorf("orchestrator.tls: %w", err)
 	}
 	w, err := worker.New(worker.Options{
-		RedisURL: cfg.Redis.URL, Queues: cfg.Queues, Concurrency: cfg.Concurrency, VisibilityTimeout: cfg.VisibilityTimeout,
+		RedisURL: cfg.Redis.URL, RedisKeyPrefix: cfg.Redis.KeyPrefix, Queues: cfg.Queues, Concurrency: cfg.Concurrency, VisibilityTimeout: cfg.VisibilityTimeout,
 		ShutdownGrace: orNone(cfg.ShutdownGrace), StartDeadline: orNone(cfg.StartDeadline), HealthListen: cfg.HealthListen, Log: log,
 		OrchestratorURL: cfg.Orchestrator.URL, OrchestratorToken: cfg.Orchestrator.Token, OrchestratorTLS: tls, HeartbeatInterval: cfg.HeartbeatInterval,
 	})

@@ -112,7 +112,7 @@ func (f reconcileFlags) open(cmd *cobra.Command) (r *reconcile.Reconciler, lette
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	redis, err := streams.New(streams.Options{URL: cfg.Redis.URL, Readers: 1, Name: "reconcile"})
+	redis, err := streams.New(streams.Options{URL: cfg.Redis.URL, Prefix: cfg.Redis.KeyPrefix, Readers: 1, Name: "reconcile"})
 	if err == nil {
 		err = redis.Ping(cmd.Context())
 	}

@@ -154,7 +154,7 @@ func (f verifyFlags) open(cmd *cobra.Command, o *verify.Options) (closeAll func(
 	if f.noRedis {
 		return o.Store.Close, nil
 	}
-	if o.Redis, err = streams.New(streams.Options{URL: cfg.Redis.URL, Readers: 1, Name: "verify"}); err == nil {
+	if o.Redis, err = streams.New(streams.Options{URL: cfg.Redis.URL, Prefix: cfg.Redis.KeyPrefix, Readers: 1, Name: "verify"}); err == nil {
 		err = o.Redis.Ping(cmd.Context())
 	}
 	if err != nil {

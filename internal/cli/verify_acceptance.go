@@ -171,7 +171,7 @@ func acceptanceOptions(cmd *cobra.Command, approver string) (o acceptance.Option
 	if err := errors.Join(cfg.RequirePostgres(), cfg.RequireRedis()); err != nil {
 		return o, usage(err)
 	}
-	o.PostgresURL, o.RedisURL = cfg.Postgres.URL, cfg.Redis.URL
+	o.PostgresURL, o.RedisURL, o.RedisKeyPrefix = cfg.Postgres.URL, cfg.Redis.URL, cfg.Redis.KeyPrefix
 	cl, _, err := config.LoadClient("", cmd.Flags())
 	if err != nil {
 		return o, usage(err)

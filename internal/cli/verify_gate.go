@@ -102,7 +102,7 @@ func gateOptions(cmd *cobra.Command) (o gate.Options, err error) {
 			return o, usage(err)
 		}
 	}
-	o.Log = log
+	o.Log, o.RedisKeyPrefix = log, cfg.Redis.KeyPrefix
 	if o.RedisURL = cfg.Redis.URL; o.RedisURL == "" {
 		dir, _ := cmd.Flags().GetString("data-dir")
 		if _, o.RedisURL, _ = devstack.Running(dir); o.RedisURL == "" {

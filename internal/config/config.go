@@ -73,6 +73,8 @@ type Postgres struct {
 type Redis struct {
 	URL     string `mapstructure:"url" doc:"Redis URL (redis://, rediss:// or unix://). Required for serve and for workers." secret:"true"`
 	URLFile string `mapstructure:"url_file" doc:"File that holds the URL instead, e.g. a mounted secret. Space around it is ignored. Not together with url."`
+	// KeyPrefix is checked by streams.CheckPrefix.
+	KeyPrefix string `mapstructure:"key_prefix" doc:"Put in front of the name of every key and channel in Redis, so that several deployments can share a Redis database: up to 64 of A-Z a-z 0-9 . _ : - with a colon at the end, such as shop: (no hash tags). Orchestrators and workers of a deployment must have the same one: a worker with another gets nothing. See docs/redis-rights.md."`
 }
 
 // Enqueue bounds what the RPC accepts and how calls are batched.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/penstock-dev/penstock/internal/auth"
+	"github.com/penstock-dev/penstock/internal/streams"
 )
 
 // Validate checks every setting against its bounds. The error joins all
@@ -30,7 +31,7 @@ func (c Orchestrator) check() *faults {
 		f.addf("auth.anonymous_roles", "%v", err)
 	}
 	f.postgresURL(c.Postgres.URL)
-	f.redisURL(c.Redis.URL)
+	f.redis(c.Redis)
 	f.wholeMillis("enqueue.default_timeout", c.Enqueue.DefaultTimeout)
 	f.retry(c.Retry)
 	f.types(c)
@@ -59,7 +60,7 @@ func (c Worker) Validate() error { return c.check().err() }
 func (c Worker) check() *faults {
 	f := &faults{}
 	f.rules(c)
-	f.redisURL(c.Redis.URL)
+	f.redis(c.Redis)
 	f.queues(c.Queues, c.Concurrency)
 	if c.Orchestrator.URL != "" {
 		for _, s := range strings.Split(c.Orchestrator.URL, ",") {
@@ -159,7 +160,11 @@ func (f *faults) postgresURL(s string) {
 	}
 }
 
-func (f *faults) redisURL(s string) {
+func (f *faults) redis(c Redis) {
+	if err := streams.CheckPrefix(c.KeyPrefix); err != nil {
+		f.addf("redis.key_prefix", "%v", err)
+	}
+	s := c.URL
 	if s == "" {
 		return
 	}

@@ -36,6 +36,8 @@ type Options struct {
 	Client *client.Client
 	// RedisURL is the Redis that the system uses.
 	RedisURL string
+	// RedisKeyPrefix is the system's redis.key_prefix.
+	RedisKeyPrefix string
 	// Timeout bounds the replays; 0: one minute.
 	Timeout time.Duration
 	// Log gets what the gate's worker has to say.
@@ -137,7 +139,7 @@ func (g *gate) connect(ctx context.Context) error {
 	if g.seed, err = hex.DecodeString(d.Msg.Seed); err != nil {
 		return fmt.Errorf("the deployment's seed: %w", err)
 	}
-	if g.redis, err = streams.New(streams.Options{URL: g.o.RedisURL, Readers: 1, Name: "gate", Log: g.o.Log}); err != nil {
+	if g.redis, err = streams.New(streams.Options{URL: g.o.RedisURL, Prefix: g.o.RedisKeyPrefix, Readers: 1, Name: "gate", Log: g.o.Log}); err != nil {
 		return err
 	}
 	_, err = g.redis.Info(ctx, protocol.StreamResult, protocol.GroupOrchestrators)
@@ -155,7 +157,7 @@ func (g *gate) connect(ctx context.Context) error {
 // longest usual one, whatever the orchestrators' is.
 func (g *gate) startWorker() (stop func() error, err error) {
 	w, err := worker.New(worker.Options{
-		RedisURL: g.o.RedisURL, Queues: []string{g.name}, Concurrency: len(replays), ShutdownGrace: settleTime, StartDeadline: connectTime,
+		RedisURL: g.o.RedisURL, RedisKeyPrefix: g.o.RedisKeyPrefix, Queues: []string{g.name}, Concurrency: len(replays), ShutdownGrace: settleTime, StartDeadline: connectTime,
 		Name: g.name, IgnoreSignals: true, Log: g.o.Log,
 	})
 	if err != nil {

@@ -38,6 +38,7 @@ type Client struct {
 	// claims is how many entries to claim at once: as nextPage says.
 	claims atomic.Int64
 	owner  owner
+	prefix string
 }
 
 // Options are the settings of a Client.
@@ -48,6 +49,8 @@ type Options struct {
 	Readers int
 	// Name is shown in CLIENT LIST.
 	Name string
+	// Prefix is put in front of every key; see CheckPrefix.
+	Prefix string
 	// LeaseTimeout is how long lease work waits for a connection, and for a reply;
 	// 0 and more than 5 s: 5 s. Renewals must be able to fail and be repeated
 	// before a lease ends.
@@ -55,9 +58,13 @@ type Options struct {
 	Log          *slog.Logger
 }
 
-// New makes a Client; it does not connect yet. The error is about the URL.
+// New makes a Client; it does not connect yet. The error is about the URL, or
+// the prefix.
 func New(o Options) (*Client, error) {
-	c := &Client{log: o.Log}
+	if err := CheckPrefix(o.Prefix); err != nil {
+		return nil, fmt.Errorf("redis.key_prefix: %w", err)
+	}
+	c := &Client{log: o.Log, prefix: o.Prefix}
 	make1 := func(kind string, size int, wait time.Duration) (*redis.Client, error) {
 		r, err := redis.ParseURL(o.URL)
 		if err != nil {
@@ -87,6 +94,7 @@ func New(o Options) (*Client, error) {
 		}
 		client := redis.NewClient(r)
 		client.AddHook(&c.owner)
+		client.AddHook(prefixer(c.prefix))
 		return client, nil
 	}
 	if c.log == nil {
@@ -110,6 +118,9 @@ func New(o Options) (*Client, error) {
 	}
 	return c, nil
 }
+
+// Key returns a key's name as it is in Redis, for people.
+func (c *Client) Key(name string) string { return c.prefix + name }
 
 // Close closes all connections; a blocked read ends with an error.
 func (c *Client) Close() error {

@@ -192,6 +192,7 @@ func (c *Client) TaskStreams(ctx context.Context, prefix string) ([]string, erro
 			return nil, fmt.Errorf("redis: SCAN: %w", err)
 		}
 		for _, k := range keys {
+			k = strings.TrimPrefix(k, c.prefix)
 			if (k == prefix || strings.HasPrefix(k, prefix+":")) && !seen[k] {
 				seen[k] = true
 				out = append(out, k)

@@ -27,7 +27,11 @@ import (
 const Deadline = 60 * time.Second
 
 // Stores are a migrated database and an empty Redis key space of one test.
-type Stores struct{ PostgresURL, RedisURL string }
+type Stores struct {
+	PostgresURL, RedisURL string
+	// Prefix is that of all keys.
+	Prefix string
+}
 
 // NewStores makes them; they vanish with the test.
 func NewStores(t testing.TB) Stores {
@@ -67,7 +71,7 @@ func schemaHash(t testing.TB) string {
 func (s Stores) Config() config.Orchestrator {
 	c := config.DefaultOrchestrator()
 	c.Server.Listen = "127.0.0.1:0"
-	c.Postgres.URL, c.Redis.URL = s.PostgresURL, s.RedisURL
+	c.Postgres.URL, c.Redis.URL, c.Redis.KeyPrefix = s.PostgresURL, s.RedisURL, s.Prefix
 	c.Postgres.MaxConns = 6
 	c.Recovery.VisibilityTimeout = 5 * time.Second
 	c.Recovery.ReconcileInterval = time.Second
@@ -100,7 +104,7 @@ func (s Stores) openStore(t testing.TB, policy func(typ string) protocol.RetryPo
 // Streams opens Redis as the application does.
 func (s Stores) Streams(t testing.TB) *streams.Client {
 	t.Helper()
-	c, err := streams.New(streams.Options{URL: s.RedisURL, Readers: 2, Name: "test", Log: Log(t)})
+	c, err := streams.New(streams.Options{URL: s.RedisURL, Prefix: s.Prefix, Readers: 2, Name: "test", Log: Log(t)})
 	if err != nil {
 		t.Fatalf("open redis: %v", err)
 	}
@@ -193,7 +197,7 @@ type Worker struct {
 // test ends or Stop is called. Empty options take the test's values.
 func (s Stores) StartWorker(t testing.TB, o worker.Options, set func(w *worker.Worker)) *Worker {
 	t.Helper()
-	o.RedisURL, o.IgnoreSignals, o.Log = s.RedisURL, true, Log(t)
+	o.RedisURL, o.RedisKeyPrefix, o.IgnoreSignals, o.Log = s.RedisURL, s.Prefix, true, Log(t)
 	if o.VisibilityTimeout == 0 {
 		o.VisibilityTimeout = 5 * time.Second
 	}

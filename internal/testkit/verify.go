@@ -40,12 +40,12 @@ func VerifyQuiet(t testing.TB, s Stores) {
 		groups := map[string]string{
 			protocol.StreamResult: protocol.GroupOrchestrators, protocol.StreamDLQ: protocol.GroupOrchestrators,
 		}
-		tasks, err := raw.Keys(t.Context(), protocol.StreamTask+"*").Result()
+		tasks, err := raw.Keys(t.Context(), s.Prefix+protocol.StreamTask+"*").Result()
 		if err != nil {
 			return false, err.Error()
 		}
 		for _, name := range tasks {
-			groups[name] = protocol.GroupWorkers
+			groups[strings.TrimPrefix(name, s.Prefix)] = protocol.GroupWorkers
 		}
 		for stream, group := range groups {
 			info, err := redis.Info(t.Context(), stream, group)

@@ -177,7 +177,7 @@ func (r *Reconciler) tryAgree(ctx context.Context) (a agreement, err error) {
 		}
 	}
 	if _, err = protocol.ParseID(a.redis.ID); err != nil {
-		return a, fmt.Errorf("the epoch that Redis holds was not written by an orchestrator: %w; delete the key penstock:epoch", err)
+		return a, fmt.Errorf("the epoch that Redis holds was not written by an orchestrator: %w; delete the key %s", err, r.o.Redis.Key("penstock:epoch"))
 	}
 	expected, raised := a.row.Generation, int64(0)
 	err = r.o.Store.Tx(ctx, func(q *dbsqlc.Queries) error {
