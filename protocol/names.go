@@ -15,6 +15,13 @@ const (
 	// KeyTombstones is a set in Redis: the deliveries of cancelled tasks that
 	// must not be started, as Pair.String writes them.
 	KeyTombstones = "penstock:tombstones"
+	// KeyTypes is a sorted set of what living workers know: queue, space, type;
+	// until when in milliseconds of Redis' clock.
+	KeyTypes = "penstock:types"
+	// KeyOffers is the channel on which workers hear of entries that others can't
+	// run, and the beginning of the keys of the lists that hold these, by queue and
+	// type.
+	KeyOffers = "penstock:offers"
 	// GroupOrchestrators consumes StreamResult and StreamDLQ.
 	GroupOrchestrators = "cg:orchestrators"
 )

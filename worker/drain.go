@@ -36,6 +36,9 @@ func (w *Worker) drain(hurry context.Context, fetched <-chan struct{}) error {
 	grace, cancel := context.WithTimeout(hurry, w.o.ShutdownGrace)
 	defer cancel()
 	leave := w.stopStarting(fetched)
+	window, cancelWindow := hurried(hurry, handBackWindow, hurriedHandBack)
+	defer cancelWindow()
+	_ = lifecycle.Detach(window, func() error { w.closeOffers(context.WithoutCancel(hurry)); return nil })
 	finished := make(chan struct{})
 	go func() { w.done.Wait(); close(finished) }()
 	select {

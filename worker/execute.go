@@ -31,6 +31,7 @@ type execution struct {
 	claimAt   time.Time       // when to report the claim on its own
 	seen      streams.Content // what Redis held before the entry was fetched
 	lost      bool            // another consumer owns the entry: never acknowledge it
+	offer     bool            // offered to other workers; keepOffers looks after its lease
 	abandoned bool            // left to be reclaimed: never renew its lease
 	calledOff bool            // it does not count any more
 	// cancelledAt is when it was called off because its task was cancelled.
@@ -91,15 +92,19 @@ func (w *Worker) start(ctx context.Context, queue, stream string, e streams.Entr
 	x.task = t
 	h := w.handlers[t.Type]
 	if h == nil || ctx.Err() != nil {
+		x.offer = h == nil && ctx.Err() == nil
 		w.add(x)
 		o := x.conclude()
-		o.Kind = protocol.OutcomeReleased
-		if o.Error = "the worker was stopping when it fetched the task"; h == nil {
-			o.Code, o.Error = protocol.CodeUnknownType, "this worker has no handler for type "+t.Type
-			w.o.Log.Warn("task handed back: no handler for its type", "type", t.Type, "task_id", t.TaskID)
+		o.Kind, o.Error = protocol.OutcomeReleased, "the worker was stopping when it fetched the task"
+		if h == nil {
+			o.Code, o.Error = protocol.CodeUnknownType, "no worker that lives has a handler for type "+t.Type
 		}
 		w.release(1)
-		w.submit(x, o)
+		if x.offer {
+			w.offer(x, queue, o)
+		} else {
+			w.submit(x, o)
+		}
 		return
 	}
 	if t.Solo {

@@ -22,7 +22,7 @@ func (w *Worker) fetch(ctx context.Context, queue string) {
 	pause := minPause
 	quiet, idle := false, false
 	lost := false // a read failed, and the history has not been read since
-	beat := w.watchFetch(queue)
+	beat, offered := w.watchFetch(queue), w.takers[queue]
 	for {
 		beat.Rest()
 		n := w.acquire(ctx, idle)
@@ -33,8 +33,18 @@ func (w *Worker) fetch(ctx context.Context, queue string) {
 			return
 		}
 		beat.Alive()
+		offered.reading.Store(true) // before the look: whoever hears of an offer now wakes this read
+		if from == streams.Fresh && offered.wanted() {
+			offered.reading.Store(false)
+			if err := w.startOffered(ctx, queue, stream, n); err != nil {
+				w.o.Log.Warn("what other workers offered could not be taken over; what this one got of it is read again", "queue", queue, "error", err)
+				from = streams.History
+			}
+			continue
+		}
 		asked, seen := time.Now(), w.seen()
 		es, tombstones, err := w.redis.ReadTasks(context.WithoutCancel(ctx), stream, protocol.GroupWorkers, w.id, from, n)
+		offered.reading.Store(false)
 		if err != nil {
 			w.giveBack(n)
 			lost = true

@@ -146,7 +146,9 @@ func (w *Worker) renew(ctx context.Context) error {
 	byStream := map[string][]*execution{}
 	w.mu.Lock()
 	for _, x := range w.running {
-		byStream[x.stream] = append(byStream[x.stream], x)
+		if !x.isOffered() {
+			byStream[x.stream] = append(byStream[x.stream], x)
+		}
 	}
 	w.mu.Unlock()
 	for stream, xs := range byStream {

@@ -175,6 +175,10 @@ type Worker struct {
 	counts    counts
 	moveLimit time.Duration // see the constant; shorter in tests
 
+	offers offers            // of entries whose type it does not know
+	takers map[string]*taker // by queue; of what others offer
+	waking atomic.Bool       // see wake
+
 	gate         gate          // closed for and by a suspect
 	timeoutGrace time.Duration // see the constant; shorter in tests
 	soloWait     time.Duration // likewise
@@ -205,6 +209,10 @@ func New(o Options) (*Worker, error) {
 	}
 	for range o.Concurrency {
 		w.slots <- struct{}{}
+	}
+	w.offers.kick, w.takers = make(chan struct{}, 1), map[string]*taker{}
+	for _, q := range o.Queues {
+		w.takers[q] = &taker{types: map[string]bool{}}
 	}
 	w.reporting = w.pulse.Watch("outcomes", never, outcomesPatience)
 	w.outcomes = batch.New(batch.Options{Max: 512, Flushes: 2}, w.flush)
@@ -297,6 +305,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	keepers.Go(func() { w.keepLeases(leases) })
 	keepers.Go(func() { w.keepBeating(leases, stop) })
 	keepers.Go(func() { w.watchTombstones(leases) })
+	keepers.Go(func() { w.keepOffers(leases) })
+	keepers.Go(func() { w.keepTypes(ctx) })
 	for _, q := range w.o.Queues {
 		fetchers.Go(func() { w.fetch(ctx, q) })
 	}

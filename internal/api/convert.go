@@ -64,7 +64,7 @@ func taskOf(t *dbsqlc.Task) *penstockv1.Task {
 		Tenant: t.Tenant, Queue: t.Queue, TraceId: t.TraceID, WorkerId: store.Deref(t.WorkerID),
 		Payload: t.Payload, Result: t.Result, ExpiresAt: timeOf(t.ExpiresAt), HeartbeatTimeoutMs: store.Deref(t.HeartbeatTimeoutMs),
 		HeartbeatAt: timeOf(t.HeartbeatAt), Progress: t.Progress, RequestedBy: t.RequestedBy, OpenDependencies: t.OpenDependencies,
-		OnDependencyFailure: store.Deref(t.OnDependencyFailure), ErasedAt: timeOf(t.ErasedAt),
+		OnDependencyFailure: store.Deref(t.OnDependencyFailure), ErasedAt: timeOf(t.ErasedAt), TypeUnknownSince: timeOf(t.UnknownSince),
 	}
 	cause, _ := protocol.Cause(protocol.Code(store.Deref(t.LastErrorCode)), store.Deref(t.LastErrorReason))
 	out.CauseCode = string(cause)

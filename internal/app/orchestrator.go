@@ -43,6 +43,7 @@ import (
 	"github.com/penstock-dev/penstock/internal/pipeline/retention"
 	"github.com/penstock-dev/penstock/internal/pipeline/schedule"
 	"github.com/penstock-dev/penstock/internal/pipeline/timeout"
+	"github.com/penstock-dev/penstock/internal/pipeline/unknown"
 	"github.com/penstock-dev/penstock/internal/rpc"
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/streams"
@@ -70,6 +71,7 @@ type Orchestrator struct {
 	reclaim    *reclaim.Reclaimer
 	reconcile  *reconcile.Reconciler
 	timeout    *timeout.Backstop
+	unknown    *unknown.Stage
 	heartbeat  *heartbeat.Stage
 	effect     *effect.Stage
 	cancel     *cancel.Stage
@@ -209,6 +211,7 @@ func (o *Orchestrator) wire() {
 	o.timeout = timeout.New(timeout.Options{
 		Store: o.store, Redis: o.redis, Grace: cfg.Recovery.TimeoutGrace, Env: env, Wake: wake, Dead: o.deadletter.Kick, Pulse: o.pulse, Log: o.log, Metrics: o.registry,
 	})
+	o.unknown = unknown.New(unknown.Options{Store: o.store, Redis: o.redis, Wake: wake, Log: o.log})
 	o.effect = effect.New(effect.Options{Store: o.store, Waiting: o.approval, DoubtAfter: cfg.Effects.DoubtAfter, Wake: wake, Log: o.log, Metrics: o.registry})
 	o.heartbeat = heartbeat.New(heartbeat.Options{Store: o.store, Interval: cfg.Recovery.HeartbeatInterval, Log: o.log, Metrics: o.registry})
 	o.replay = replay.New(replay.Options{
@@ -250,6 +253,13 @@ func (o *Orchestrator) applied(a result.Applied) {
 	}
 	if a.Dead {
 		o.deadletter.Kick()
+	}
+	if len(a.Unknown) > 0 {
+		tasks := make([]unknown.Task, len(a.Unknown))
+		for i, t := range a.Unknown {
+			tasks[i] = unknown.Task{ID: t.ID, Queue: t.Queue, Type: t.Type, Delivery: t.Delivery}
+		}
+		o.unknown.Note(tasks)
 	}
 }
 
@@ -321,6 +331,7 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 		{Name: "reclaim", Run: o.reclaim.Run},
 		{Name: "reconcile", Run: o.reconcile.Run},
 		{Name: "timeout", Run: o.timeout.Run},
+		{Name: "unknown-types", Run: o.unknown.Run},
 		{Name: "heartbeat", Run: o.heartbeat.Run},
 		{Name: "expiry", Run: o.cancel.RunExpiry},
 		{Name: "approvals", Run: o.approval.Run},

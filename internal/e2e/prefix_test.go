@@ -123,7 +123,10 @@ func TestDeploymentsWithKeyPrefixesShareARedis(t *testing.T) {
 	}
 	for _, d := range all {
 		d.StartWorker(t, worker.Options{Queues: []string{"nobody"}}, func(w *worker.Worker) {
-			w.HandleRaw("ok", func(context.Context, *task.Raw) (json.RawMessage, error) { t.Error("a cancelled task ran"); return nil, nil })
+			w.HandleRaw("ok", func(context.Context, *task.Raw) (json.RawMessage, error) {
+				t.Error("a cancelled task ran")
+				return nil, nil
+			})
 		})
 		testkit.VerifyLog(t, d.Stores)
 	}
@@ -136,7 +139,9 @@ func TestEveryKeyHasThePrefix(t *testing.T) {
 	d := deployment(t, redisURL, "a.b-c:")
 	w := d.StartWorker(t, worker.Options{}, func(w *worker.Worker) {
 		w.HandleRaw("ok", func(context.Context, *task.Raw) (json.RawMessage, error) { return nil, nil })
-		w.HandleRaw("bad", func(context.Context, *task.Raw) (json.RawMessage, error) { return nil, task.Permanent(errors.New("no")) })
+		w.HandleRaw("bad", func(context.Context, *task.Raw) (json.RawMessage, error) {
+			return nil, task.Permanent(errors.New("no"))
+		})
 	})
 	d.ends(t, d.enqueue(t, "ok"), "succeeded")
 	d.ends(t, d.enqueue(t, "bad"), "failed")

@@ -39,6 +39,7 @@ type Client struct {
 	claims atomic.Int64
 	owner  owner
 	prefix string
+	rights rights
 }
 
 // Options are the settings of a Client.
@@ -93,7 +94,11 @@ func New(o Options) (*Client, error) {
 			}
 		}
 		client := redis.NewClient(r)
+		if c.rights = "default"; r.Username != "" {
+			c.rights = rights(r.Username)
+		}
 		client.AddHook(&c.owner)
+		client.AddHook(c.rights)
 		client.AddHook(prefixer(c.prefix))
 		return client, nil
 	}

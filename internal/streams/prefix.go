@@ -48,6 +48,8 @@ var keysOf = map[string]int{
 	"auth": noKey, "client": noKey, "discard": noKey, "exec": noKey, "hello": noKey, "info": noKey, "multi": noKey, "ping": noKey, "quit": noKey,
 	"select": noKey, "time": noKey, "unwatch": noKey,
 
+	"lpop": firstArg, "lrange": firstArg, "lrem": firstArg, "pexpire": firstArg, "publish": firstArg, "rpush": firstArg,
+	"zadd": firstArg, "zmscore": firstArg, "zremrangebyscore": firstArg,
 	"hget": firstArg, "hgetall": firstArg, "hincrby": firstArg, "hset": firstArg, "hsetnx": firstArg,
 	"sadd": firstArg, "scard": firstArg, "sismember": firstArg, "smismember": firstArg, "srem": firstArg, "sscan": firstArg,
 	"xack": firstArg, "xadd": firstArg, "xautoclaim": firstArg, "xclaim": firstArg, "xdel": firstArg, "xpending": firstArg, "xrange": firstArg, "xtrim": firstArg,

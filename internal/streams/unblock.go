@@ -65,6 +65,10 @@ func (c *Client) UnblockAt(ctx context.Context) (stop func()) {
 	return func() { release(); close(done) }
 }
 
+// Unblock ends the reads that are blocked now, as if nothing had come within
+// Block.
+func (c *Client) Unblock(ctx context.Context) { c.unblock(ctx) }
+
 // unblock ends the reads that are blocked now. Errors mean that they end by
 // themselves.
 func (c *Client) unblock(ctx context.Context) {

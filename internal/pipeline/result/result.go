@@ -36,6 +36,8 @@ type Applied struct {
 	Due time.Time
 	// Dead tells whether tasks were given up.
 	Dead bool
+	// Unknown lists tasks that were handed back because their type is unknown.
+	Unknown []*store.Locked
 }
 
 // Options are the settings of a Stage.
@@ -356,6 +358,9 @@ func (s *Stage) decide(now time.Time, tasks map[protocol.ID]*store.Locked, outco
 			continue
 		}
 		changed = append(changed, t)
+		if t.State == protocol.StateInterrupted && !t.UnknownSince.IsZero() {
+			applied.Unknown = append(applied.Unknown, t)
+		}
 		switch {
 		case t.State.Terminal():
 			applied.Terminal = append(applied.Terminal, id)

@@ -768,9 +768,12 @@ type Task struct {
 	ErasedAt *timestamppb.Timestamp `protobuf:"bytes,44,opt,name=erased_at,json=erasedAt,proto3" json:"erased_at,omitempty"`
 	// The code of what failed last: last_error_code, unless that says that the
 	// retries are used up (TASK_RETRY_EXHAUSTED). Empty if nothing failed.
-	CauseCode     string `protobuf:"bytes,51,opt,name=cause_code,json=causeCode,proto3" json:"cause_code,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	CauseCode string `protobuf:"bytes,51,opt,name=cause_code,json=causeCode,proto3" json:"cause_code,omitempty"`
+	// Since when workers have handed the task back because none that lives knows its
+	// type; unset: they have not, or it has been claimed since.
+	TypeUnknownSince *timestamppb.Timestamp `protobuf:"bytes,60,opt,name=type_unknown_since,json=typeUnknownSince,proto3" json:"type_unknown_since,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Task) Reset() {
@@ -1088,6 +1091,13 @@ func (x *Task) GetCauseCode() string {
 		return x.CauseCode
 	}
 	return ""
+}
+
+func (x *Task) GetTypeUnknownSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.TypeUnknownSince
+	}
+	return nil
 }
 
 type GetTaskRequest struct {
@@ -4210,7 +4220,7 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x14\n" +
 	"\x05field\x18\x02 \x01(\tR\x05field\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x1c\n" +
-	"\tretryable\x18\x04 \x01(\bR\tretryable\"\xb3\r\n" +
+	"\tretryable\x18\x04 \x01(\bR\tretryable\"\xfd\r\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x14\n" +
@@ -4263,7 +4273,8 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\x0econtent_hidden\x18+ \x01(\bR\rcontentHidden\x127\n" +
 	"\terased_at\x18, \x01(\v2\x1a.google.protobuf.TimestampR\berasedAt\x12\x1d\n" +
 	"\n" +
-	"cause_code\x183 \x01(\tR\tcauseCode\"A\n" +
+	"cause_code\x183 \x01(\tR\tcauseCode\x12H\n" +
+	"\x12type_unknown_since\x18< \x01(\v2\x1a.google.protobuf.TimestampR\x10typeUnknownSince\"A\n" +
 	"\x0eGetTaskRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\"8\n" +
@@ -4649,82 +4660,83 @@ var file_penstock_v1_tasks_proto_depIdxs = []int32{
 	51, // 18: penstock.v1.Task.expires_at:type_name -> google.protobuf.Timestamp
 	51, // 19: penstock.v1.Task.heartbeat_at:type_name -> google.protobuf.Timestamp
 	51, // 20: penstock.v1.Task.erased_at:type_name -> google.protobuf.Timestamp
-	8,  // 21: penstock.v1.GetTaskResponse.task:type_name -> penstock.v1.Task
-	51, // 22: penstock.v1.ListTasksRequest.created_after:type_name -> google.protobuf.Timestamp
-	51, // 23: penstock.v1.ListTasksRequest.created_before:type_name -> google.protobuf.Timestamp
-	8,  // 24: penstock.v1.ListTasksResponse.tasks:type_name -> penstock.v1.Task
-	15, // 25: penstock.v1.ListDependenciesResponse.dependencies:type_name -> penstock.v1.DependencyState
-	18, // 26: penstock.v1.GetTaskGraphResponse.tasks:type_name -> penstock.v1.GraphTask
-	19, // 27: penstock.v1.GetTaskGraphResponse.edges:type_name -> penstock.v1.GraphEdge
-	51, // 28: penstock.v1.GraphTask.created_at:type_name -> google.protobuf.Timestamp
-	51, // 29: penstock.v1.GraphTask.started_at:type_name -> google.protobuf.Timestamp
-	51, // 30: penstock.v1.GraphTask.finished_at:type_name -> google.protobuf.Timestamp
-	22, // 31: penstock.v1.CountTasksResponse.counts:type_name -> penstock.v1.StateCount
-	8,  // 32: penstock.v1.WaitTaskResponse.task:type_name -> penstock.v1.Task
-	51, // 33: penstock.v1.Event.next_retry_at:type_name -> google.protobuf.Timestamp
-	53, // 34: penstock.v1.Event.backoff_delay_ms:type_name -> google.protobuf.Int64Value
-	51, // 35: penstock.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
-	27, // 36: penstock.v1.ListEventsResponse.events:type_name -> penstock.v1.Event
-	51, // 37: penstock.v1.SearchEventsRequest.since:type_name -> google.protobuf.Timestamp
-	51, // 38: penstock.v1.SearchEventsRequest.until:type_name -> google.protobuf.Timestamp
-	27, // 39: penstock.v1.SearchEventsResponse.events:type_name -> penstock.v1.Event
-	34, // 40: penstock.v1.ListStateEventsResponse.events:type_name -> penstock.v1.StateEvent
-	35, // 41: penstock.v1.StateEvent.payload:type_name -> penstock.v1.StateChange
-	51, // 42: penstock.v1.StateChange.occurred_at:type_name -> google.protobuf.Timestamp
-	38, // 43: penstock.v1.GetWorkflowResponse.retry_context:type_name -> penstock.v1.RetryContext
-	51, // 44: penstock.v1.GetWorkflowResponse.created_at:type_name -> google.protobuf.Timestamp
-	51, // 45: penstock.v1.GetWorkflowResponse.updated_at:type_name -> google.protobuf.Timestamp
-	27, // 46: penstock.v1.WatchEventsResponse.events:type_name -> penstock.v1.Event
-	8,  // 47: penstock.v1.CancelTaskResponse.task:type_name -> penstock.v1.Task
-	51, // 48: penstock.v1.CancelTasksRequest.created_after:type_name -> google.protobuf.Timestamp
-	51, // 49: penstock.v1.CancelTasksRequest.created_before:type_name -> google.protobuf.Timestamp
-	51, // 50: penstock.v1.RescheduleTaskRequest.scheduled_at:type_name -> google.protobuf.Timestamp
-	8,  // 51: penstock.v1.RescheduleTaskResponse.task:type_name -> penstock.v1.Task
-	51, // 52: penstock.v1.GetDeploymentResponse.created_at:type_name -> google.protobuf.Timestamp
-	8,  // 53: penstock.v1.EraseTaskResponse.task:type_name -> penstock.v1.Task
-	0,  // 54: penstock.v1.TaskService.Enqueue:input_type -> penstock.v1.EnqueueRequest
-	4,  // 55: penstock.v1.TaskService.EnqueueBatch:input_type -> penstock.v1.EnqueueBatchRequest
-	9,  // 56: penstock.v1.TaskService.GetTask:input_type -> penstock.v1.GetTaskRequest
-	11, // 57: penstock.v1.TaskService.ListTasks:input_type -> penstock.v1.ListTasksRequest
-	20, // 58: penstock.v1.TaskService.CountTasks:input_type -> penstock.v1.CountTasksRequest
-	23, // 59: penstock.v1.TaskService.GetQueue:input_type -> penstock.v1.GetQueueRequest
-	25, // 60: penstock.v1.TaskService.WaitTask:input_type -> penstock.v1.WaitTaskRequest
-	28, // 61: penstock.v1.TaskService.ListEvents:input_type -> penstock.v1.ListEventsRequest
-	30, // 62: penstock.v1.TaskService.SearchEvents:input_type -> penstock.v1.SearchEventsRequest
-	32, // 63: penstock.v1.TaskService.ListStateEvents:input_type -> penstock.v1.ListStateEventsRequest
-	36, // 64: penstock.v1.TaskService.GetWorkflow:input_type -> penstock.v1.GetWorkflowRequest
-	39, // 65: penstock.v1.TaskService.WatchEvents:input_type -> penstock.v1.WatchEventsRequest
-	41, // 66: penstock.v1.TaskService.CancelTask:input_type -> penstock.v1.CancelTaskRequest
-	43, // 67: penstock.v1.TaskService.CancelTasks:input_type -> penstock.v1.CancelTasksRequest
-	49, // 68: penstock.v1.TaskService.EraseTask:input_type -> penstock.v1.EraseTaskRequest
-	13, // 69: penstock.v1.TaskService.ListDependencies:input_type -> penstock.v1.ListDependenciesRequest
-	16, // 70: penstock.v1.TaskService.GetTaskGraph:input_type -> penstock.v1.GetTaskGraphRequest
-	45, // 71: penstock.v1.TaskService.RescheduleTask:input_type -> penstock.v1.RescheduleTaskRequest
-	47, // 72: penstock.v1.TaskService.GetDeployment:input_type -> penstock.v1.GetDeploymentRequest
-	3,  // 73: penstock.v1.TaskService.Enqueue:output_type -> penstock.v1.EnqueueResponse
-	5,  // 74: penstock.v1.TaskService.EnqueueBatch:output_type -> penstock.v1.EnqueueBatchResponse
-	10, // 75: penstock.v1.TaskService.GetTask:output_type -> penstock.v1.GetTaskResponse
-	12, // 76: penstock.v1.TaskService.ListTasks:output_type -> penstock.v1.ListTasksResponse
-	21, // 77: penstock.v1.TaskService.CountTasks:output_type -> penstock.v1.CountTasksResponse
-	24, // 78: penstock.v1.TaskService.GetQueue:output_type -> penstock.v1.GetQueueResponse
-	26, // 79: penstock.v1.TaskService.WaitTask:output_type -> penstock.v1.WaitTaskResponse
-	29, // 80: penstock.v1.TaskService.ListEvents:output_type -> penstock.v1.ListEventsResponse
-	31, // 81: penstock.v1.TaskService.SearchEvents:output_type -> penstock.v1.SearchEventsResponse
-	33, // 82: penstock.v1.TaskService.ListStateEvents:output_type -> penstock.v1.ListStateEventsResponse
-	37, // 83: penstock.v1.TaskService.GetWorkflow:output_type -> penstock.v1.GetWorkflowResponse
-	40, // 84: penstock.v1.TaskService.WatchEvents:output_type -> penstock.v1.WatchEventsResponse
-	42, // 85: penstock.v1.TaskService.CancelTask:output_type -> penstock.v1.CancelTaskResponse
-	44, // 86: penstock.v1.TaskService.CancelTasks:output_type -> penstock.v1.CancelTasksResponse
-	50, // 87: penstock.v1.TaskService.EraseTask:output_type -> penstock.v1.EraseTaskResponse
-	14, // 88: penstock.v1.TaskService.ListDependencies:output_type -> penstock.v1.ListDependenciesResponse
-	17, // 89: penstock.v1.TaskService.GetTaskGraph:output_type -> penstock.v1.GetTaskGraphResponse
-	46, // 90: penstock.v1.TaskService.RescheduleTask:output_type -> penstock.v1.RescheduleTaskResponse
-	48, // 91: penstock.v1.TaskService.GetDeployment:output_type -> penstock.v1.GetDeploymentResponse
-	73, // [73:92] is the sub-list for method output_type
-	54, // [54:73] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	51, // 21: penstock.v1.Task.type_unknown_since:type_name -> google.protobuf.Timestamp
+	8,  // 22: penstock.v1.GetTaskResponse.task:type_name -> penstock.v1.Task
+	51, // 23: penstock.v1.ListTasksRequest.created_after:type_name -> google.protobuf.Timestamp
+	51, // 24: penstock.v1.ListTasksRequest.created_before:type_name -> google.protobuf.Timestamp
+	8,  // 25: penstock.v1.ListTasksResponse.tasks:type_name -> penstock.v1.Task
+	15, // 26: penstock.v1.ListDependenciesResponse.dependencies:type_name -> penstock.v1.DependencyState
+	18, // 27: penstock.v1.GetTaskGraphResponse.tasks:type_name -> penstock.v1.GraphTask
+	19, // 28: penstock.v1.GetTaskGraphResponse.edges:type_name -> penstock.v1.GraphEdge
+	51, // 29: penstock.v1.GraphTask.created_at:type_name -> google.protobuf.Timestamp
+	51, // 30: penstock.v1.GraphTask.started_at:type_name -> google.protobuf.Timestamp
+	51, // 31: penstock.v1.GraphTask.finished_at:type_name -> google.protobuf.Timestamp
+	22, // 32: penstock.v1.CountTasksResponse.counts:type_name -> penstock.v1.StateCount
+	8,  // 33: penstock.v1.WaitTaskResponse.task:type_name -> penstock.v1.Task
+	51, // 34: penstock.v1.Event.next_retry_at:type_name -> google.protobuf.Timestamp
+	53, // 35: penstock.v1.Event.backoff_delay_ms:type_name -> google.protobuf.Int64Value
+	51, // 36: penstock.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
+	27, // 37: penstock.v1.ListEventsResponse.events:type_name -> penstock.v1.Event
+	51, // 38: penstock.v1.SearchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	51, // 39: penstock.v1.SearchEventsRequest.until:type_name -> google.protobuf.Timestamp
+	27, // 40: penstock.v1.SearchEventsResponse.events:type_name -> penstock.v1.Event
+	34, // 41: penstock.v1.ListStateEventsResponse.events:type_name -> penstock.v1.StateEvent
+	35, // 42: penstock.v1.StateEvent.payload:type_name -> penstock.v1.StateChange
+	51, // 43: penstock.v1.StateChange.occurred_at:type_name -> google.protobuf.Timestamp
+	38, // 44: penstock.v1.GetWorkflowResponse.retry_context:type_name -> penstock.v1.RetryContext
+	51, // 45: penstock.v1.GetWorkflowResponse.created_at:type_name -> google.protobuf.Timestamp
+	51, // 46: penstock.v1.GetWorkflowResponse.updated_at:type_name -> google.protobuf.Timestamp
+	27, // 47: penstock.v1.WatchEventsResponse.events:type_name -> penstock.v1.Event
+	8,  // 48: penstock.v1.CancelTaskResponse.task:type_name -> penstock.v1.Task
+	51, // 49: penstock.v1.CancelTasksRequest.created_after:type_name -> google.protobuf.Timestamp
+	51, // 50: penstock.v1.CancelTasksRequest.created_before:type_name -> google.protobuf.Timestamp
+	51, // 51: penstock.v1.RescheduleTaskRequest.scheduled_at:type_name -> google.protobuf.Timestamp
+	8,  // 52: penstock.v1.RescheduleTaskResponse.task:type_name -> penstock.v1.Task
+	51, // 53: penstock.v1.GetDeploymentResponse.created_at:type_name -> google.protobuf.Timestamp
+	8,  // 54: penstock.v1.EraseTaskResponse.task:type_name -> penstock.v1.Task
+	0,  // 55: penstock.v1.TaskService.Enqueue:input_type -> penstock.v1.EnqueueRequest
+	4,  // 56: penstock.v1.TaskService.EnqueueBatch:input_type -> penstock.v1.EnqueueBatchRequest
+	9,  // 57: penstock.v1.TaskService.GetTask:input_type -> penstock.v1.GetTaskRequest
+	11, // 58: penstock.v1.TaskService.ListTasks:input_type -> penstock.v1.ListTasksRequest
+	20, // 59: penstock.v1.TaskService.CountTasks:input_type -> penstock.v1.CountTasksRequest
+	23, // 60: penstock.v1.TaskService.GetQueue:input_type -> penstock.v1.GetQueueRequest
+	25, // 61: penstock.v1.TaskService.WaitTask:input_type -> penstock.v1.WaitTaskRequest
+	28, // 62: penstock.v1.TaskService.ListEvents:input_type -> penstock.v1.ListEventsRequest
+	30, // 63: penstock.v1.TaskService.SearchEvents:input_type -> penstock.v1.SearchEventsRequest
+	32, // 64: penstock.v1.TaskService.ListStateEvents:input_type -> penstock.v1.ListStateEventsRequest
+	36, // 65: penstock.v1.TaskService.GetWorkflow:input_type -> penstock.v1.GetWorkflowRequest
+	39, // 66: penstock.v1.TaskService.WatchEvents:input_type -> penstock.v1.WatchEventsRequest
+	41, // 67: penstock.v1.TaskService.CancelTask:input_type -> penstock.v1.CancelTaskRequest
+	43, // 68: penstock.v1.TaskService.CancelTasks:input_type -> penstock.v1.CancelTasksRequest
+	49, // 69: penstock.v1.TaskService.EraseTask:input_type -> penstock.v1.EraseTaskRequest
+	13, // 70: penstock.v1.TaskService.ListDependencies:input_type -> penstock.v1.ListDependenciesRequest
+	16, // 71: penstock.v1.TaskService.GetTaskGraph:input_type -> penstock.v1.GetTaskGraphRequest
+	45, // 72: penstock.v1.TaskService.RescheduleTask:input_type -> penstock.v1.RescheduleTaskRequest
+	47, // 73: penstock.v1.TaskService.GetDeployment:input_type -> penstock.v1.GetDeploymentRequest
+	3,  // 74: penstock.v1.TaskService.Enqueue:output_type -> penstock.v1.EnqueueResponse
+	5,  // 75: penstock.v1.TaskService.EnqueueBatch:output_type -> penstock.v1.EnqueueBatchResponse
+	10, // 76: penstock.v1.TaskService.GetTask:output_type -> penstock.v1.GetTaskResponse
+	12, // 77: penstock.v1.TaskService.ListTasks:output_type -> penstock.v1.ListTasksResponse
+	21, // 78: penstock.v1.TaskService.CountTasks:output_type -> penstock.v1.CountTasksResponse
+	24, // 79: penstock.v1.TaskService.GetQueue:output_type -> penstock.v1.GetQueueResponse
+	26, // 80: penstock.v1.TaskService.WaitTask:output_type -> penstock.v1.WaitTaskResponse
+	29, // 81: penstock.v1.TaskService.ListEvents:output_type -> penstock.v1.ListEventsResponse
+	31, // 82: penstock.v1.TaskService.SearchEvents:output_type -> penstock.v1.SearchEventsResponse
+	33, // 83: penstock.v1.TaskService.ListStateEvents:output_type -> penstock.v1.ListStateEventsResponse
+	37, // 84: penstock.v1.TaskService.GetWorkflow:output_type -> penstock.v1.GetWorkflowResponse
+	40, // 85: penstock.v1.TaskService.WatchEvents:output_type -> penstock.v1.WatchEventsResponse
+	42, // 86: penstock.v1.TaskService.CancelTask:output_type -> penstock.v1.CancelTaskResponse
+	44, // 87: penstock.v1.TaskService.CancelTasks:output_type -> penstock.v1.CancelTasksResponse
+	50, // 88: penstock.v1.TaskService.EraseTask:output_type -> penstock.v1.EraseTaskResponse
+	14, // 89: penstock.v1.TaskService.ListDependencies:output_type -> penstock.v1.ListDependenciesResponse
+	17, // 90: penstock.v1.TaskService.GetTaskGraph:output_type -> penstock.v1.GetTaskGraphResponse
+	46, // 91: penstock.v1.TaskService.RescheduleTask:output_type -> penstock.v1.RescheduleTaskResponse
+	48, // 92: penstock.v1.TaskService.GetDeployment:output_type -> penstock.v1.GetDeploymentResponse
+	74, // [74:93] is the sub-list for method output_type
+	55, // [55:74] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_penstock_v1_tasks_proto_init() }
