@@ -30,6 +30,7 @@ type block struct {
 	tomb    tombState
 	tombD   uint8
 	sweep   sweep
+	offer   uint8 // the delivery whose entry is offered to other workers
 	boxes   [maxBoxes]box
 	entries [maxEntries]entry
 	execs   [maxExecs]exec
@@ -120,6 +121,9 @@ const (
 	execRepeat                  // the outcome is added, but the worker does not know
 	execAck                     // the outcome is added; the XACK is next
 	execUnsent                  // acknowledged before the outcome is added (mutant)
+	execOffer                   // its type is unknown here; it is offered to others
+	execBack                    // the offer is withdrawn; it is to be handed back
+	execClaim                   // the offer was taken; the XCLAIM is next
 )
 
 type execFlags uint8

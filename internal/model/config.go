@@ -128,6 +128,10 @@ const (
 	PassBeforeResults Mutant = "pass-before-results"
 	// PassIgnoresOutbox: reconcile takes tasks in the outbox for lost.
 	PassIgnoresOutbox Mutant = "pass-ignores-outbox"
+	// OfferKept: a worker hands back what it still offers.
+	OfferKept Mutant = "offer-kept"
+	// OfferUnchecked: an offered entry is taken over from whoever holds it.
+	OfferUnchecked Mutant = "offer-unchecked"
 )
 
 // Config bounds one exploration.
@@ -156,6 +160,7 @@ func Mutants() []Mutant {
 	return []Mutant{
 		PassWithoutSnapshot, PendingFirst, ReclaimAnyState, RebuildTwice, AddAgain, TombstoneEarly, TombstonePendingFirst, StartUnchecked, FenceIgnored,
 		AckFirst, GroupAtEnd, ClientRetries, NoReconcile, ReclaimBeforeResults, PassBeforeResults, PassIgnoresOutbox,
+		OfferKept, OfferUnchecked,
 	}
 }
 

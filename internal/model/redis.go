@@ -289,6 +289,7 @@ func (m *model) lose(b block, f Fault) (block, property, string) {
 	switch {
 	case f == FlushAll:
 		w.res, w.honest = 0, 0
+		w.offer = 0
 		w.loseTombstone()
 	case f == ResultGroupLost && m.cfg.Mutant == GroupAtEnd:
 		if w.honest != 0 {

@@ -14,6 +14,11 @@ func Wrongs() []Wrong {
 		return Wrong{Config{Tasks: 1, Workers: 2, Interruptions: 1, Faults: f, Budget: budget, Cancels: 1, Mutant: m, Stop: true}, want}
 	}
 	pendingFirst := mutant(TombstonePendingFirst, cancelledStarts, 0, 0)
+	offered := func(m Mutant, want property, f Fault) Wrong {
+		w := mutant(m, want, f, min(int(f), 1))
+		w.Releases = 1
+		return w
+	}
 	pendingFirst.Fine = true // fetched and started are two moments
 	return []Wrong{
 		pendingFirst,
@@ -35,6 +40,8 @@ func Wrongs() []Wrong {
 		mutant(ReclaimBeforeResults, honestRefused, WorkerCrash, 1),
 		mutant(PassBeforeResults, honestRefused, 0, 0),
 		mutant(PassIgnoresOutbox, honestRefused, 0, 0),
+		offered(OfferKept, honestRefused, 0),
+		offered(OfferUnchecked, honestRefused, WorkerCrash),
 	}
 }
 

@@ -12,6 +12,7 @@ func (w *work) settle() {
 	w.settleEntries()
 	w.settleExecs()
 	w.settleOps()
+	w.settleOffer()
 	if w.taint&leases != 0 {
 		w.honest = 0
 		for i := range w.execs {

@@ -113,6 +113,7 @@ func (g *generator) all() {
 		}
 	}
 	g.fetches()
+	g.offers()
 	g.outbox()
 	g.reclaim()
 	g.reconcile()
@@ -176,9 +177,12 @@ func (g *generator) fetches() {
 			if w.tombD == e.d && (w.tomb == tombSet || w.tomb == tombRemoved) {
 				x.flags |= marked
 			}
-			if ph == execRun {
+			switch ph {
+			case execRun:
 				w.start(x)
-			} else {
+			case execOffer:
+				w.addOffer(x)
+			default:
 				w.addExec(x)
 			}
 		}
@@ -187,6 +191,11 @@ func (g *generator) fetches() {
 				g.add(orderFetch, func(w *work) { fetch(w, execFetch, clean) }, "worker fetches d%d", e.d)
 			} else {
 				g.add(orderFetch, func(w *work) { fetch(w, execRun, clean) }, "worker fetches d%d, starts it", e.d)
+			}
+			if g.from.offer == 0 {
+				g.where(needRelease, 0, func() {
+					g.add(never, func(w *work) { fetch(w, execOffer, clean) }, "worker fetches d%d, does not know its type, offers it", e.d)
+				})
 			}
 			g.where(0, FetchLost, func() {
 				g.add(never, func(w *work) { fetch(w, execLost, clean) }, "worker fetches d%d, reply lost", e.d)

@@ -39,6 +39,12 @@ func (g *generator) worker(i int, x exec) {
 		g.running(i, x)
 	case execRepeat, execUnsent:
 		g.report(i, x, x.kind)
+	case execOffer:
+		g.offering(i, x)
+	case execBack:
+		g.report(i, x, released)
+	case execClaim:
+		g.claiming(i, x)
 	case execAck:
 		g.add(orderWorker, func(w *work) {
 			drop(w)
