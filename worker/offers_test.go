@@ -89,9 +89,11 @@ func TestAWorkerThatDoesNotKnowATypeHandsItOn(t *testing.T) {
 			}
 		}
 	}()
+	b.wait(b.enqueueMany(1, queue)[0]) // makes the queue
 	var ids []string
 	for round := 0; round < 10 || offered.Load() == 0 && round < 200; round++ {
 		ids = append(ids, b.enqueueMany(n/10, queue)...)
+		b.wait(ids[len(ids)-1])
 	}
 	var waits []time.Duration
 	for _, id := range ids {

@@ -149,8 +149,8 @@ func (w *Worker) wake(queues ...string) {
 }
 
 // takeOffers takes over at most n entries of a queue that others offer. A slot is
-// held for each. After an error some may be pending for this worker.
-func (w *Worker) takeOffers(ctx context.Context, queue string, n int) (es []streams.Entry, err error) {
+// held for each. doubt are the ids of entries that must be left alone.
+func (w *Worker) takeOffers(ctx context.Context, queue string, n int) (es []streams.Entry, doubt []string, err error) {
 	t := w.takers[queue]
 	for len(es) < n {
 		typ, ok := t.next()
@@ -159,7 +159,7 @@ func (w *Worker) takeOffers(ctx context.Context, queue string, n int) (es []stre
 		}
 		offers, more, err := w.redis.Take(ctx, streams.Kind{Queue: queue, Type: typ}, n-len(es))
 		if err != nil {
-			return es, err
+			return es, nil, err
 		}
 		if more {
 			t.want(typ)
@@ -167,29 +167,32 @@ func (w *Worker) takeOffers(ctx context.Context, queue string, n int) (es []stre
 		if len(offers) == 0 {
 			continue
 		}
-		got, err := w.redis.TakeOver(ctx, protocol.TaskStream(queue), protocol.GroupWorkers, w.id, offers, w.o.VisibilityTimeout)
+		got, doubt, err := w.redis.TakeOver(ctx, protocol.TaskStream(queue), protocol.GroupWorkers, w.id, offers, w.o.VisibilityTimeout)
 		es = append(es, got...)
 		if err != nil {
-			return es, err
+			return es, doubt, err
 		}
 	}
-	return es, nil
+	return es, nil, nil
 }
 
 // startOffered takes over what others offer of a queue and starts it; n slots are
 // held, and given back. After an error the history is to be read.
 func (w *Worker) startOffered(ctx context.Context, queue, stream string, n int) error {
 	work, seen := context.WithoutCancel(ctx), w.seen()
-	es, err := w.takeOffers(work, queue, n)
-	var dead []bool
-	if err == nil {
-		dead, err = w.tombstoned(ctx, es, len(es) > 0)
+	es, doubt, failed := w.takeOffers(work, queue, n)
+	for _, id := range doubt { // until it is reclaimed: else it would be started from the history
+		x := &execution{key: stream + " " + id, stream: stream, entryID: id, worker: w.id, cancel: func(error) {}, abandoned: true}
+		w.add(x)
+		w.release(1)
 	}
+	n -= len(doubt)
+	dead, err := w.tombstoned(ctx, es, len(es) > 0)
 	if err != nil {
 		w.giveBack(n)
 		return err
 	}
 	w.giveBack(n - len(es))
 	w.startAll(ctx, queue, stream, es, seen, dead)
-	return nil
+	return failed
 }

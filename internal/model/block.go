@@ -31,6 +31,7 @@ type block struct {
 	tombD   uint8
 	sweep   sweep
 	offer   uint8 // the delivery whose entry is offered to other workers
+	left    uint8 // the delivery whose entry is gone, in the name of the one that offered it
 	boxes   [maxBoxes]box
 	entries [maxEntries]entry
 	execs   [maxExecs]exec

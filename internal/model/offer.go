@@ -30,6 +30,7 @@ func (g *generator) offering(i int, x exec) {
 		g.add(orderWorker, func(w *work) {
 			if w.execs[i] = (exec{}); x.flags&own != 0 {
 				w.putEntry(entry{x.d, gone})
+				w.left = x.d
 			}
 		}, "worker leaves d%d, whose offer was taken", x.d)
 		return
@@ -54,25 +55,21 @@ func (g *generator) claiming(i int, x exec) {
 				w.start(w.claimed(x))
 			}
 		}, "worker XCLAIMs the offered d%d, starts it", x.d)
-		g.where(0, FetchLost, func() {
-			g.add(never, func(w *work) {
-				w.execs[i] = exec{}
-				if y := w.claimed(x); w.takeOver(x.d) {
-					y.ph = execLost
-					w.addExec(y)
-				}
-			}, "worker XCLAIMs the offered d%d, reply lost", x.d)
-		})
+		g.where(0, FetchLost, func() { g.doubt(i, x, "worker XCLAIMs the offered d%d, reply lost") })
 		return
 	}
 	g.add(orderWorker, func(w *work) { w.execs[i] = exec{} }, "worker leaves the offered d%d: it took too long", x.d)
+	g.doubt(i, x, "the XCLAIM of the offered d%d lands too late")
+}
+
+// doubt: the entry may be the worker's now, whoever had it; it is left alone.
+func (g *generator) doubt(i int, x exec, label string) {
 	g.add(never, func(w *work) {
 		w.execs[i] = exec{}
-		if y := w.claimed(x); w.takeOver(x.d) {
-			y.ph, y.flags = execLost, y.flags&^clean|slow
-			w.addExec(y)
+		if w.takeOver(x.d) || w.rob(x.d) {
+			w.putEntry(entry{x.d, gone})
 		}
-	}, "the XCLAIM of the offered d%d lands too late for it to be started", x.d)
+	}, label, x.d)
 }
 
 // claimed is the execution of an entry that was taken over.
@@ -94,17 +91,20 @@ func (w *work) takeOver(d uint8) bool {
 		}
 	}
 	for i, e := range w.entries {
-		if e.d == d && e.s == gone {
+		if e.d == d && e.s == gone && w.left == d {
 			w.entries[i] = entry{}
 			return true
 		}
 	}
-	if w.m.cfg.Mutant == OfferUnchecked {
-		for i, r := range w.recls {
-			if r.d == d && r.held {
-				w.recls[i].held = false
-				return true
-			}
+	return w.m.cfg.Mutant == OfferUnchecked && w.rob(d)
+}
+
+// rob takes an entry from a reclaimer.
+func (w *work) rob(d uint8) bool {
+	for i, r := range w.recls {
+		if r.d == d && r.held {
+			w.recls[i].held = false
+			return true
 		}
 	}
 	return false
@@ -116,4 +116,10 @@ func (w *work) settleOffer() {
 	if d := w.offer; d != 0 && !(&generator{m: w.m, from: w.block}).pending(d) {
 		w.offer = 0
 	}
+	for _, e := range w.entries {
+		if e.d == w.left && e.s == gone {
+			return
+		}
+	}
+	w.left = 0
 }

@@ -9,6 +9,9 @@ func (g *generator) worker(i int, x exec) {
 			drop(w)
 			if x.flags&own != 0 {
 				w.putEntry(entry{x.d, gone})
+				if x.ph == execOffer {
+					w.left = x.d
+				}
 			}
 		}, "worker with d%d crashes", x.d)
 	})

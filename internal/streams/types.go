@@ -203,15 +203,17 @@ func (c *Client) Take(ctx context.Context, k Kind, n int) (offers []Offer, more 
 	return offers, len(got) == n, nil
 }
 
-// ErrLate means that taking over took so long that somebody may have reclaimed the
-// entries meanwhile: the caller may hold them or not.
-var ErrLate = errors.New("streams: it took too long to take entries over")
+// errLate means that taking over took so long that somebody may have reclaimed the
+// entries meanwhile.
+var errLate = errors.New("streams: it took too long to take entries over")
 
 // TakeOver makes offered entries the consumer's. XCLAIM does not ask who holds an
 // entry; so those are left out that are no longer their holder's, or whose lease
 // is more than half over: the others can't have been reclaimed before half of the
-// visibility timeout is over, and after a third this gives up (ErrLate).
-func (c *Client) TakeOver(ctx context.Context, stream, group, consumer string, offers []Offer, visibility time.Duration) ([]Entry, error) {
+// visibility timeout is over, and after a third this gives up. After an error,
+// doubt are the ids of entries that may be the consumer's, and may have been taken
+// from a reclaimer: they must not be started, but left to be reclaimed.
+func (c *Client) TakeOver(ctx context.Context, stream, group, consumer string, offers []Offer, visibility time.Duration) (es []Entry, doubt []string, err error) {
 	began := time.Now()
 	pipe := c.lease.Pipeline()
 	cmds := make([]*redis.XPendingExtCmd, len(offers))
@@ -219,7 +221,7 @@ func (c *Client) TakeOver(ctx context.Context, stream, group, consumer string, o
 		cmds[i] = pipe.XPendingExt(ctx, &redis.XPendingExtArgs{Stream: stream, Group: group, Start: o.ID, End: o.ID, Count: 1})
 	}
 	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return nil, fmt.Errorf("XPENDING %s: %w", stream, err)
+		return nil, nil, fmt.Errorf("XPENDING %s: %w", stream, err)
 	}
 	var ids []string
 	for i, cmd := range cmds {
@@ -227,20 +229,17 @@ func (c *Client) TakeOver(ctx context.Context, stream, group, consumer string, o
 			ids = append(ids, offers[i].ID)
 		}
 	}
-	if len(ids) == 0 {
-		return nil, nil
-	}
-	if time.Since(began) > visibility/3 {
-		return nil, nil // they stay their holder's
+	if len(ids) == 0 || time.Since(began) > visibility/3 { // they stay their holder's
+		return nil, nil, nil
 	}
 	ms, err := c.lease.XClaim(ctx, &redis.XClaimArgs{Stream: stream, Group: group, Consumer: consumer, MinIdle: 0, Messages: ids}).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
-		return nil, fmt.Errorf("XCLAIM %s: %w", stream, err)
+		return nil, ids, fmt.Errorf("XCLAIM %s: %w", stream, err)
 	}
 	if time.Since(began) > visibility/3 {
-		return nil, ErrLate
+		return nil, ids, errLate
 	}
-	return entries(ms), nil
+	return entries(ms), nil, nil
 }
 
 // OnOffers calls fn for each kind of which entries are offered, until ctx ends.
