@@ -73,9 +73,12 @@ const noTaskYet = "the queue has had no task yet"
 // unfetched notes and returns why a queue could not be fetched from.
 func (w *Worker) unfetched(ctx context.Context, queue string, b *lifecycle.Beat, err error) (why string) {
 	foreign, ok := errors.AsType[*streams.ForeignError](err)
+	right, refused := errors.AsType[*streams.RightError](err)
 	switch {
 	case ok:
 		why = foreign.Error()
+	case refused:
+		why = right.Error()
 	case !streams.LostGroup(err):
 		why = "cannot be fetched from"
 	case w.awaitsFirstTask(context.WithoutCancel(ctx)):

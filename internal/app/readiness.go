@@ -78,6 +78,8 @@ func watch(ctx context.Context, b *lifecycle.Beat, ping func(context.Context) er
 			b.Mark()
 		} else if foreign, ok := errors.AsType[*streams.ForeignError](err); ok {
 			b.Fail(foreign.Error())
+		} else if right, ok := errors.AsType[*streams.RightError](err); ok {
+			b.Fail(right.Error())
 		} else {
 			b.Fail("not reachable")
 		}

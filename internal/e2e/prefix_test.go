@@ -27,7 +27,7 @@ type tenantOf struct {
 
 func deployment(t *testing.T, redisURL, prefix string) tenantOf {
 	t.Helper()
-	d := tenantOf{Stores: testkit.Stores{PostgresURL: testkit.Database(t), RedisURL: redisURL, Prefix: prefix}}
+	d := tenantOf{Stores: testkit.Stores{PostgresURL: testkit.Database(t), RedisURL: redisURL, Prefix: prefix}.Restricted(t)}
 	cfg := d.Config()
 	cfg.Recovery.VisibilityTimeout = time.Second
 	d.client = testkit.Client(t, testkit.StartOrchestrator(t, cfg).URL)
@@ -132,10 +132,11 @@ func TestDeploymentsWithKeyPrefixesShareARedis(t *testing.T) {
 	}
 }
 
-// After a full run no key is without the prefix.
+// After a full run no key is without the prefix, and nothing was refused to users
+// who have no other rights than those that are listed.
 func TestEveryKeyHasThePrefix(t *testing.T) {
 	t.Parallel()
-	redisURL := devtest.Redis(t)
+	redisURL := testkit.StartRedis(t)
 	d := deployment(t, redisURL, "a.b-c:")
 	w := d.StartWorker(t, worker.Options{}, func(w *worker.Worker) {
 		w.HandleRaw("ok", func(context.Context, *task.Raw) (json.RawMessage, error) { return nil, nil })
@@ -177,6 +178,19 @@ func TestEveryKeyHasThePrefix(t *testing.T) {
 	seen()
 	w.Stop(t)
 	seen()
+	refused(t, raw)
+}
+
+// refused fails the test for what Redis has refused for want of a right.
+func refused(t *testing.T, raw *redis.Client) {
+	t.Helper()
+	log, err := raw.ACLLog(t.Context(), 100).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range log {
+		t.Errorf("refused to %s: %s, %s (%d times)", e.Username, e.Reason, e.Object, e.Count)
+	}
 }
 
 // A worker whose prefix is not its orchestrators' gets nothing, and says why.
@@ -188,6 +202,7 @@ func TestWorkerOfAnotherKeyPrefix(t *testing.T) {
 	}
 	other := d
 	other.Prefix = "thine:"
+	other.Stores = other.Restricted(t)
 	w := other.StartWorker(t, worker.Options{}, ok)
 	testkit.Eventually(t, "the worker says why it has nothing", func() (bool, string) {
 		err := w.Check()

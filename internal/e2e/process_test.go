@@ -199,7 +199,7 @@ func (s *system) orchestrator(addr string, env ...string) *process {
 func (s *system) serve(program, addr string, env ...string) *process {
 	s.t.Helper()
 	return start(s.t, program, append([]string{
-		"PENSTOCK_SERVER_LISTEN=" + addr, "PENSTOCK_POSTGRES_URL=" + s.PostgresURL, "PENSTOCK_REDIS_URL=" + s.RedisURL,
+		"PENSTOCK_SERVER_LISTEN=" + addr, "PENSTOCK_POSTGRES_URL=" + s.PostgresURL, "PENSTOCK_REDIS_URL=" + s.OrchestratorRedis(),
 		"PENSTOCK_POSTGRES_MAX_CONNS=6", "PENSTOCK_RECOVERY_VISIBILITY_TIMEOUT=" + s.visibility.String(),
 		"PENSTOCK_RECOVERY_RECONCILE_INTERVAL=1s", "PENSTOCK_RECOVERY_INSTANCE_TTL=1s", "PENSTOCK_RESULT_TAKE_OVER=1s",
 		"PENSTOCK_RETENTION_TRIM_GRACE=2s", "PENSTOCK_LOG_FORMAT=text",
@@ -226,6 +226,6 @@ func (s *system) worker(config string, env ...string) *process {
 	}
 	return start(s.t, "worker", append([]string{
 		"TMPDIR=" + s.t.TempDir(), // a worker that is killed can't remove the directories of its programs
-		"PENSTOCK_REDIS_URL=" + s.RedisURL, "PENSTOCK_VISIBILITY_TIMEOUT=" + s.visibility.String(), "PENSTOCK_LOG_FORMAT=text",
+		"PENSTOCK_REDIS_URL=" + s.WorkerRedis(), "PENSTOCK_VISIBILITY_TIMEOUT=" + s.visibility.String(), "PENSTOCK_LOG_FORMAT=text",
 	}, env...), "--config", file)
 }

@@ -44,7 +44,7 @@ func runStubborn() int {
 func (s *system) stubborn(grace time.Duration) *process {
 	s.t.Helper()
 	return start(s.t, stubborn, []string{
-		"PENSTOCK_REDIS_URL=" + s.RedisURL, "PENSTOCK_VISIBILITY_TIMEOUT=" + s.visibility.String(), "PENSTOCK_SHUTDOWN_GRACE=" + grace.String(),
+		"PENSTOCK_REDIS_URL=" + s.WorkerRedis(), "PENSTOCK_VISIBILITY_TIMEOUT=" + s.visibility.String(), "PENSTOCK_SHUTDOWN_GRACE=" + grace.String(),
 	})
 }
 

@@ -63,7 +63,7 @@ type Rig struct {
 // everything else to the test. Rigs of the same Stores are replicas.
 func NewRig(t testing.TB, s Stores, cfg config.Orchestrator) *Rig {
 	t.Helper()
-	r := &Rig{Stores: s, Instance: protocol.ID(uuid.Must(uuid.NewV7())), Store: s.openStore(t, app.Policies(cfg)), Client: s.Streams(t), Raw: s.Redis(t), DB: s.SQL(t)}
+	r := &Rig{Stores: s, Instance: protocol.ID(uuid.Must(uuid.NewV7())), Store: s.openStore(t, app.Policies(cfg)), Client: s.streams(t, s.OrchestratorRedis()), Raw: s.Redis(t), DB: s.SQL(t)}
 	r.Consumer = "orchestrator-" + r.Instance.String()
 	r.Env = protocol.Env{Seed: r.Store.Deployment().Seed, MaxInterruptions: cfg.Recovery.MaxInterruptions, MaxUnknown: cfg.Recovery.UnknownTypeTimeout}
 	limits, err := app.Limits(cfg)

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
 	"testing"
 	"time"
@@ -31,12 +32,40 @@ type Stores struct {
 	PostgresURL, RedisURL string
 	// Prefix is that of all keys.
 	Prefix string
+	// users are the users in Redis of programs, by role; nil: that of RedisURL, who
+	// may do everything.
+	users map[string]*url.Userinfo
 }
 
 // NewStores makes them; they vanish with the test.
 func NewStores(t testing.TB) Stores {
 	t.Helper()
-	return Stores{PostgresURL: Database(t), RedisURL: devtest.Redis(t)}
+	s := Stores{PostgresURL: Database(t), RedisURL: devtest.Redis(t)}
+	return s.Restricted(t)
+}
+
+// Restricted has programs on the shared server use Redis with no more rights than
+// they need. A server that loses its users, as one that is restarted, is not for
+// that.
+func (s Stores) Restricted(t testing.TB) Stores {
+	t.Helper()
+	s.users = map[string]*url.Userinfo{RoleOrchestrator: s.user(t, RoleOrchestrator), RoleWorker: s.user(t, RoleWorker)}
+	return s
+}
+
+// OrchestratorRedis is the URL of Redis for orchestrators.
+func (s Stores) OrchestratorRedis() string { return s.as(RoleOrchestrator) }
+
+// WorkerRedis is the URL of Redis for workers.
+func (s Stores) WorkerRedis() string { return s.as(RoleWorker) }
+
+func (s Stores) as(role string) string {
+	u, err := url.Parse(s.RedisURL)
+	if err != nil || s.users == nil {
+		return s.RedisURL
+	}
+	u.User = s.users[role]
+	return u.String()
 }
 
 // Database makes a migrated database.
@@ -71,7 +100,7 @@ func schemaHash(t testing.TB) string {
 func (s Stores) Config() config.Orchestrator {
 	c := config.DefaultOrchestrator()
 	c.Server.Listen = "127.0.0.1:0"
-	c.Postgres.URL, c.Redis.URL, c.Redis.KeyPrefix = s.PostgresURL, s.RedisURL, s.Prefix
+	c.Postgres.URL, c.Redis.URL, c.Redis.KeyPrefix = s.PostgresURL, s.OrchestratorRedis(), s.Prefix
 	c.Postgres.MaxConns = 6
 	c.Recovery.VisibilityTimeout = 5 * time.Second
 	c.Recovery.ReconcileInterval = time.Second
@@ -101,10 +130,15 @@ func (s Stores) openStore(t testing.TB, policy func(typ string) protocol.RetryPo
 	return st
 }
 
-// Streams opens Redis as the application does.
+// Streams opens Redis with the application's client, and with every right.
 func (s Stores) Streams(t testing.TB) *streams.Client {
 	t.Helper()
-	c, err := streams.New(streams.Options{URL: s.RedisURL, Prefix: s.Prefix, Readers: 2, Name: "test", Log: Log(t)})
+	return s.streams(t, s.RedisURL)
+}
+
+func (s Stores) streams(t testing.TB, url string) *streams.Client {
+	t.Helper()
+	c, err := streams.New(streams.Options{URL: url, Prefix: s.Prefix, Readers: 2, Name: "test", Log: Log(t)})
 	if err != nil {
 		t.Fatalf("open redis: %v", err)
 	}
@@ -197,7 +231,7 @@ type Worker struct {
 // test ends or Stop is called. Empty options take the test's values.
 func (s Stores) StartWorker(t testing.TB, o worker.Options, set func(w *worker.Worker)) *Worker {
 	t.Helper()
-	o.RedisURL, o.RedisKeyPrefix, o.IgnoreSignals, o.Log = s.RedisURL, s.Prefix, true, Log(t)
+	o.RedisURL, o.RedisKeyPrefix, o.IgnoreSignals, o.Log = s.WorkerRedis(), s.Prefix, true, Log(t)
 	if o.VisibilityTimeout == 0 {
 		o.VisibilityTimeout = 5 * time.Second
 	}
