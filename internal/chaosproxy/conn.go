@@ -252,7 +252,7 @@ func number(b []byte, at int, kind byte) (n, next int, ok bool) {
 }
 
 func (resp) probe() []byte {
-	return []byte("*2\r\n$4\r\nECHO\r\n$" + strconv.Itoa(len(token)) + "\r\n" + token + "\r\n")
+	return []byte("*2\r\n$4\r\nPING\r\n$" + strconv.Itoa(len(token)) + "\r\n" + token + "\r\n")
 }
 
 func (resp) ended(replies []byte) bool { return bytes.Contains(replies, []byte(token)) }

@@ -86,7 +86,7 @@ func wantTombstones(t *testing.T, r *testkit.Rig, rows, members int) {
 // tombstoned reports whether Redis holds one of the delivery.
 func tombstoned(t *testing.T, r *testkit.Rig, id protocol.ID, delivery int64) bool {
 	t.Helper()
-	found, err := r.Client.Tombstoned(t.Context(), []protocol.Pair{{ID: id, Delivery: delivery}})
+	found, err := r.Streams(t).Tombstoned(t.Context(), []protocol.Pair{{ID: id, Delivery: delivery}})
 	if err != nil {
 		t.Fatal(err)
 	}
