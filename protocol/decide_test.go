@@ -256,3 +256,23 @@ func TestReleaseBeforeTheStart(t *testing.T) {
 		h.apply(o, Repeated)
 	}
 }
+
+func TestTypeKnown(t *testing.T) {
+	t.Parallel()
+	now := time.UnixMilli(1_000_000)
+	for name, c := range map[string]struct {
+		task Task
+		want bool
+	}{
+		"waits for its time":        {Task{State: StateInterrupted, UnknownSince: now, DueAt: now.Add(time.Minute)}, true},
+		"due already":               {Task{State: StateInterrupted, UnknownSince: now, DueAt: now}, false},
+		"handed back in a shutdown": {Task{State: StateInterrupted, DueAt: now.Add(time.Minute)}, false},
+		"dispatched":                {Task{State: StateQueued, UnknownSince: now}, false},
+		"cancelled":                 {Task{State: StateCancelled, UnknownSince: now}, false},
+	} {
+		due := c.task.DueAt
+		if got := c.task.TypeKnown(now); got != c.want || got != (c.task.DueAt != due) || got && !c.task.DueAt.Equal(now) {
+			t.Errorf("%s: %t, due %s", name, got, c.task.DueAt)
+		}
+	}
+}

@@ -220,6 +220,9 @@ func taskDetail(w io.Writer, t *penstockv1.Task) error {
 	case t.State == string(protocol.StatePending) && t.OpenDependencies > 0:
 		row("waits_for", fmt.Sprintf("%d tasks: orchestrator task graph %s", t.OpenDependencies, line(t.TaskId, 255)))
 	}
+	if t.TypeUnknownSince != nil {
+		row("type_unknown", "no worker that lives knows the type; handed back since "+stamp(t.TypeUnknownSince))
+	}
 	row("queue", t.Queue)
 	row("tenant", t.Tenant)
 	row("attempt", fmt.Sprintf("%d of %d", t.Attempt, t.MaxRetries+1))
