@@ -768,7 +768,10 @@ type Task struct {
 	ErasedAt *timestamppb.Timestamp `protobuf:"bytes,44,opt,name=erased_at,json=erasedAt,proto3" json:"erased_at,omitempty"`
 	// The code of what failed last: last_error_code, unless that says that the
 	// retries are used up (TASK_RETRY_EXHAUSTED). Empty if nothing failed.
-	CauseCode     string `protobuf:"bytes,51,opt,name=cause_code,json=causeCode,proto3" json:"cause_code,omitempty"`
+	CauseCode string `protobuf:"bytes,51,opt,name=cause_code,json=causeCode,proto3" json:"cause_code,omitempty"`
+	// What the task waits for or what happens next, in a sentence; only GetTask says
+	// it. Empty if the task runs or has ended.
+	WaitsFor      string `protobuf:"bytes,50,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1090,6 +1093,13 @@ func (x *Task) GetCauseCode() string {
 	return ""
 }
 
+func (x *Task) GetWaitsFor() string {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return ""
+}
+
 type GetTaskRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	TaskId string                 `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
@@ -1197,9 +1207,21 @@ type ListTasksRequest struct {
 	// 1 to 1,000; 0: 100.
 	PageSize int32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the previous page, with the same filters.
-	PageToken     string                 `protobuf:"bytes,6,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,6,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Created at or after, and before, a time.
 	CreatedAfter  *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_after,json=createdAfter,proto3" json:"created_after,omitempty"`
 	CreatedBefore *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created_before,json=createdBefore,proto3" json:"created_before,omitempty"`
+	// The worker of the current or last execution.
+	WorkerId string `protobuf:"bytes,9,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	// The code of the last error, e.g. TASK_TIMEOUT. A task whose retries are used up
+	// is admitted by TASK_RETRY_EXHAUSTED and by the code of what failed last.
+	ErrorCode string `protobuf:"bytes,10,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
+	// Text that the last error contains, whatever its case.
+	Error string `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`
+	// How long the last execution of an ended task took, or a running one has been
+	// running for, in milliseconds: at least, and less than; 0: no bound.
+	MinDurationMs int64 `protobuf:"varint,12,opt,name=min_duration_ms,json=minDurationMs,proto3" json:"min_duration_ms,omitempty"`
+	MaxDurationMs int64 `protobuf:"varint,13,opt,name=max_duration_ms,json=maxDurationMs,proto3" json:"max_duration_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1290,12 +1312,50 @@ func (x *ListTasksRequest) GetCreatedBefore() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *ListTasksRequest) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *ListTasksRequest) GetErrorCode() string {
+	if x != nil {
+		return x.ErrorCode
+	}
+	return ""
+}
+
+func (x *ListTasksRequest) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *ListTasksRequest) GetMinDurationMs() int64 {
+	if x != nil {
+		return x.MinDurationMs
+	}
+	return 0
+}
+
+func (x *ListTasksRequest) GetMaxDurationMs() int64 {
+	if x != nil {
+		return x.MaxDurationMs
+	}
+	return 0
+}
+
 type ListTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tasks without payload and result.
 	Tasks []*Task `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
-	// Empty on the last page.
+	// Empty on the last page. A page may have fewer tasks than asked for, or none,
+	// and not be the last one: the rest is left to the next call.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Set on such a page: all tasks created after this time have been looked at.
+	SearchedUntil *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=searched_until,json=searchedUntil,proto3" json:"searched_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1342,6 +1402,13 @@ func (x *ListTasksResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListTasksResponse) GetSearchedUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SearchedUntil
+	}
+	return nil
 }
 
 type ListDependenciesRequest struct {
@@ -2654,7 +2721,8 @@ func (x *ListEventsRequest) GetRunId() string {
 type ListEventsResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Events []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
-	// Pass as after_seq for the next page; 0 on the last page.
+	// Pass as after_seq for the next page; 0 on the last page. A page may have fewer
+	// events than asked for, or none, and not be the last one.
 	NextAfterSeq  int32 `protobuf:"varint,2,opt,name=next_after_seq,json=nextAfterSeq,proto3" json:"next_after_seq,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2830,6 +2898,8 @@ type SearchEventsResponse struct {
 	// Empty on the last page. A page may have fewer events than asked for, or none,
 	// and not be the last one: the rest is left to the next call.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Set on such a page: all events before this time have been looked at.
+	SearchedUntil *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=searched_until,json=searchedUntil,proto3" json:"searched_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2876,6 +2946,13 @@ func (x *SearchEventsResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *SearchEventsResponse) GetSearchedUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SearchedUntil
+	}
+	return nil
 }
 
 type ListStateEventsRequest struct {
@@ -3434,7 +3511,8 @@ func (x *WatchEventsRequest) GetTypes() []string {
 
 type WatchEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// May be empty: a sign of life that only moves the position.
+	// May be empty: a sign of life that only moves the position, past events that
+	// the filter leaves out.
 	Events []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
 	// Resume here after all of these events.
 	Position      string `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
@@ -4210,7 +4288,7 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x14\n" +
 	"\x05field\x18\x02 \x01(\tR\x05field\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x1c\n" +
-	"\tretryable\x18\x04 \x01(\bR\tretryable\"\xb3\r\n" +
+	"\tretryable\x18\x04 \x01(\bR\tretryable\"\xd0\r\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x14\n" +
@@ -4263,12 +4341,13 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\x0econtent_hidden\x18+ \x01(\bR\rcontentHidden\x127\n" +
 	"\terased_at\x18, \x01(\v2\x1a.google.protobuf.TimestampR\berasedAt\x12\x1d\n" +
 	"\n" +
-	"cause_code\x183 \x01(\tR\tcauseCode\"A\n" +
+	"cause_code\x183 \x01(\tR\tcauseCode\x12\x1b\n" +
+	"\twaits_for\x182 \x01(\tR\bwaitsFor\"A\n" +
 	"\x0eGetTaskRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\"8\n" +
 	"\x0fGetTaskResponse\x12%\n" +
-	"\x04task\x18\x01 \x01(\v2\x11.penstock.v1.TaskR\x04task\"\xac\x02\n" +
+	"\x04task\x18\x01 \x01(\v2\x11.penstock.v1.TaskR\x04task\"\xce\x03\n" +
 	"\x10ListTasksRequest\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x12\n" +
@@ -4278,10 +4357,18 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\n" +
 	"page_token\x18\x06 \x01(\tR\tpageToken\x12?\n" +
 	"\rcreated_after\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\fcreatedAfter\x12A\n" +
-	"\x0ecreated_before\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\rcreatedBefore\"d\n" +
+	"\x0ecreated_before\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\rcreatedBefore\x12\x1b\n" +
+	"\tworker_id\x18\t \x01(\tR\bworkerId\x12\x1d\n" +
+	"\n" +
+	"error_code\x18\n" +
+	" \x01(\tR\terrorCode\x12\x14\n" +
+	"\x05error\x18\v \x01(\tR\x05error\x12&\n" +
+	"\x0fmin_duration_ms\x18\f \x01(\x03R\rminDurationMs\x12&\n" +
+	"\x0fmax_duration_ms\x18\r \x01(\x03R\rmaxDurationMs\"\xa7\x01\n" +
 	"\x11ListTasksResponse\x12'\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x11.penstock.v1.TaskR\x05tasks\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x86\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12A\n" +
+	"\x0esearched_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\rsearchedUntil\"\x86\x01\n" +
 	"\x17ListDependenciesRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1b\n" +
@@ -4413,10 +4500,11 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x1b\n" +
 	"\tpage_size\x18\b \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\t \x01(\tR\tpageToken\"j\n" +
+	"page_token\x18\t \x01(\tR\tpageToken\"\xad\x01\n" +
 	"\x14SearchEventsResponse\x12*\n" +
 	"\x06events\x18\x01 \x03(\v2\x12.penstock.v1.EventR\x06events\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"I\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12A\n" +
+	"\x0esearched_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\rsearchedUntil\"I\n" +
 	"\x16ListStateEventsRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\"J\n" +
@@ -4653,78 +4741,80 @@ var file_penstock_v1_tasks_proto_depIdxs = []int32{
 	51, // 22: penstock.v1.ListTasksRequest.created_after:type_name -> google.protobuf.Timestamp
 	51, // 23: penstock.v1.ListTasksRequest.created_before:type_name -> google.protobuf.Timestamp
 	8,  // 24: penstock.v1.ListTasksResponse.tasks:type_name -> penstock.v1.Task
-	15, // 25: penstock.v1.ListDependenciesResponse.dependencies:type_name -> penstock.v1.DependencyState
-	18, // 26: penstock.v1.GetTaskGraphResponse.tasks:type_name -> penstock.v1.GraphTask
-	19, // 27: penstock.v1.GetTaskGraphResponse.edges:type_name -> penstock.v1.GraphEdge
-	51, // 28: penstock.v1.GraphTask.created_at:type_name -> google.protobuf.Timestamp
-	51, // 29: penstock.v1.GraphTask.started_at:type_name -> google.protobuf.Timestamp
-	51, // 30: penstock.v1.GraphTask.finished_at:type_name -> google.protobuf.Timestamp
-	22, // 31: penstock.v1.CountTasksResponse.counts:type_name -> penstock.v1.StateCount
-	8,  // 32: penstock.v1.WaitTaskResponse.task:type_name -> penstock.v1.Task
-	51, // 33: penstock.v1.Event.next_retry_at:type_name -> google.protobuf.Timestamp
-	53, // 34: penstock.v1.Event.backoff_delay_ms:type_name -> google.protobuf.Int64Value
-	51, // 35: penstock.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
-	27, // 36: penstock.v1.ListEventsResponse.events:type_name -> penstock.v1.Event
-	51, // 37: penstock.v1.SearchEventsRequest.since:type_name -> google.protobuf.Timestamp
-	51, // 38: penstock.v1.SearchEventsRequest.until:type_name -> google.protobuf.Timestamp
-	27, // 39: penstock.v1.SearchEventsResponse.events:type_name -> penstock.v1.Event
-	34, // 40: penstock.v1.ListStateEventsResponse.events:type_name -> penstock.v1.StateEvent
-	35, // 41: penstock.v1.StateEvent.payload:type_name -> penstock.v1.StateChange
-	51, // 42: penstock.v1.StateChange.occurred_at:type_name -> google.protobuf.Timestamp
-	38, // 43: penstock.v1.GetWorkflowResponse.retry_context:type_name -> penstock.v1.RetryContext
-	51, // 44: penstock.v1.GetWorkflowResponse.created_at:type_name -> google.protobuf.Timestamp
-	51, // 45: penstock.v1.GetWorkflowResponse.updated_at:type_name -> google.protobuf.Timestamp
-	27, // 46: penstock.v1.WatchEventsResponse.events:type_name -> penstock.v1.Event
-	8,  // 47: penstock.v1.CancelTaskResponse.task:type_name -> penstock.v1.Task
-	51, // 48: penstock.v1.CancelTasksRequest.created_after:type_name -> google.protobuf.Timestamp
-	51, // 49: penstock.v1.CancelTasksRequest.created_before:type_name -> google.protobuf.Timestamp
-	51, // 50: penstock.v1.RescheduleTaskRequest.scheduled_at:type_name -> google.protobuf.Timestamp
-	8,  // 51: penstock.v1.RescheduleTaskResponse.task:type_name -> penstock.v1.Task
-	51, // 52: penstock.v1.GetDeploymentResponse.created_at:type_name -> google.protobuf.Timestamp
-	8,  // 53: penstock.v1.EraseTaskResponse.task:type_name -> penstock.v1.Task
-	0,  // 54: penstock.v1.TaskService.Enqueue:input_type -> penstock.v1.EnqueueRequest
-	4,  // 55: penstock.v1.TaskService.EnqueueBatch:input_type -> penstock.v1.EnqueueBatchRequest
-	9,  // 56: penstock.v1.TaskService.GetTask:input_type -> penstock.v1.GetTaskRequest
-	11, // 57: penstock.v1.TaskService.ListTasks:input_type -> penstock.v1.ListTasksRequest
-	20, // 58: penstock.v1.TaskService.CountTasks:input_type -> penstock.v1.CountTasksRequest
-	23, // 59: penstock.v1.TaskService.GetQueue:input_type -> penstock.v1.GetQueueRequest
-	25, // 60: penstock.v1.TaskService.WaitTask:input_type -> penstock.v1.WaitTaskRequest
-	28, // 61: penstock.v1.TaskService.ListEvents:input_type -> penstock.v1.ListEventsRequest
-	30, // 62: penstock.v1.TaskService.SearchEvents:input_type -> penstock.v1.SearchEventsRequest
-	32, // 63: penstock.v1.TaskService.ListStateEvents:input_type -> penstock.v1.ListStateEventsRequest
-	36, // 64: penstock.v1.TaskService.GetWorkflow:input_type -> penstock.v1.GetWorkflowRequest
-	39, // 65: penstock.v1.TaskService.WatchEvents:input_type -> penstock.v1.WatchEventsRequest
-	41, // 66: penstock.v1.TaskService.CancelTask:input_type -> penstock.v1.CancelTaskRequest
-	43, // 67: penstock.v1.TaskService.CancelTasks:input_type -> penstock.v1.CancelTasksRequest
-	49, // 68: penstock.v1.TaskService.EraseTask:input_type -> penstock.v1.EraseTaskRequest
-	13, // 69: penstock.v1.TaskService.ListDependencies:input_type -> penstock.v1.ListDependenciesRequest
-	16, // 70: penstock.v1.TaskService.GetTaskGraph:input_type -> penstock.v1.GetTaskGraphRequest
-	45, // 71: penstock.v1.TaskService.RescheduleTask:input_type -> penstock.v1.RescheduleTaskRequest
-	47, // 72: penstock.v1.TaskService.GetDeployment:input_type -> penstock.v1.GetDeploymentRequest
-	3,  // 73: penstock.v1.TaskService.Enqueue:output_type -> penstock.v1.EnqueueResponse
-	5,  // 74: penstock.v1.TaskService.EnqueueBatch:output_type -> penstock.v1.EnqueueBatchResponse
-	10, // 75: penstock.v1.TaskService.GetTask:output_type -> penstock.v1.GetTaskResponse
-	12, // 76: penstock.v1.TaskService.ListTasks:output_type -> penstock.v1.ListTasksResponse
-	21, // 77: penstock.v1.TaskService.CountTasks:output_type -> penstock.v1.CountTasksResponse
-	24, // 78: penstock.v1.TaskService.GetQueue:output_type -> penstock.v1.GetQueueResponse
-	26, // 79: penstock.v1.TaskService.WaitTask:output_type -> penstock.v1.WaitTaskResponse
-	29, // 80: penstock.v1.TaskService.ListEvents:output_type -> penstock.v1.ListEventsResponse
-	31, // 81: penstock.v1.TaskService.SearchEvents:output_type -> penstock.v1.SearchEventsResponse
-	33, // 82: penstock.v1.TaskService.ListStateEvents:output_type -> penstock.v1.ListStateEventsResponse
-	37, // 83: penstock.v1.TaskService.GetWorkflow:output_type -> penstock.v1.GetWorkflowResponse
-	40, // 84: penstock.v1.TaskService.WatchEvents:output_type -> penstock.v1.WatchEventsResponse
-	42, // 85: penstock.v1.TaskService.CancelTask:output_type -> penstock.v1.CancelTaskResponse
-	44, // 86: penstock.v1.TaskService.CancelTasks:output_type -> penstock.v1.CancelTasksResponse
-	50, // 87: penstock.v1.TaskService.EraseTask:output_type -> penstock.v1.EraseTaskResponse
-	14, // 88: penstock.v1.TaskService.ListDependencies:output_type -> penstock.v1.ListDependenciesResponse
-	17, // 89: penstock.v1.TaskService.GetTaskGraph:output_type -> penstock.v1.GetTaskGraphResponse
-	46, // 90: penstock.v1.TaskService.RescheduleTask:output_type -> penstock.v1.RescheduleTaskResponse
-	48, // 91: penstock.v1.TaskService.GetDeployment:output_type -> penstock.v1.GetDeploymentResponse
-	73, // [73:92] is the sub-list for method output_type
-	54, // [54:73] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	51, // 25: penstock.v1.ListTasksResponse.searched_until:type_name -> google.protobuf.Timestamp
+	15, // 26: penstock.v1.ListDependenciesResponse.dependencies:type_name -> penstock.v1.DependencyState
+	18, // 27: penstock.v1.GetTaskGraphResponse.tasks:type_name -> penstock.v1.GraphTask
+	19, // 28: penstock.v1.GetTaskGraphResponse.edges:type_name -> penstock.v1.GraphEdge
+	51, // 29: penstock.v1.GraphTask.created_at:type_name -> google.protobuf.Timestamp
+	51, // 30: penstock.v1.GraphTask.started_at:type_name -> google.protobuf.Timestamp
+	51, // 31: penstock.v1.GraphTask.finished_at:type_name -> google.protobuf.Timestamp
+	22, // 32: penstock.v1.CountTasksResponse.counts:type_name -> penstock.v1.StateCount
+	8,  // 33: penstock.v1.WaitTaskResponse.task:type_name -> penstock.v1.Task
+	51, // 34: penstock.v1.Event.next_retry_at:type_name -> google.protobuf.Timestamp
+	53, // 35: penstock.v1.Event.backoff_delay_ms:type_name -> google.protobuf.Int64Value
+	51, // 36: penstock.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
+	27, // 37: penstock.v1.ListEventsResponse.events:type_name -> penstock.v1.Event
+	51, // 38: penstock.v1.SearchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	51, // 39: penstock.v1.SearchEventsRequest.until:type_name -> google.protobuf.Timestamp
+	27, // 40: penstock.v1.SearchEventsResponse.events:type_name -> penstock.v1.Event
+	51, // 41: penstock.v1.SearchEventsResponse.searched_until:type_name -> google.protobuf.Timestamp
+	34, // 42: penstock.v1.ListStateEventsResponse.events:type_name -> penstock.v1.StateEvent
+	35, // 43: penstock.v1.StateEvent.payload:type_name -> penstock.v1.StateChange
+	51, // 44: penstock.v1.StateChange.occurred_at:type_name -> google.protobuf.Timestamp
+	38, // 45: penstock.v1.GetWorkflowResponse.retry_context:type_name -> penstock.v1.RetryContext
+	51, // 46: penstock.v1.GetWorkflowResponse.created_at:type_name -> google.protobuf.Timestamp
+	51, // 47: penstock.v1.GetWorkflowResponse.updated_at:type_name -> google.protobuf.Timestamp
+	27, // 48: penstock.v1.WatchEventsResponse.events:type_name -> penstock.v1.Event
+	8,  // 49: penstock.v1.CancelTaskResponse.task:type_name -> penstock.v1.Task
+	51, // 50: penstock.v1.CancelTasksRequest.created_after:type_name -> google.protobuf.Timestamp
+	51, // 51: penstock.v1.CancelTasksRequest.created_before:type_name -> google.protobuf.Timestamp
+	51, // 52: penstock.v1.RescheduleTaskRequest.scheduled_at:type_name -> google.protobuf.Timestamp
+	8,  // 53: penstock.v1.RescheduleTaskResponse.task:type_name -> penstock.v1.Task
+	51, // 54: penstock.v1.GetDeploymentResponse.created_at:type_name -> google.protobuf.Timestamp
+	8,  // 55: penstock.v1.EraseTaskResponse.task:type_name -> penstock.v1.Task
+	0,  // 56: penstock.v1.TaskService.Enqueue:input_type -> penstock.v1.EnqueueRequest
+	4,  // 57: penstock.v1.TaskService.EnqueueBatch:input_type -> penstock.v1.EnqueueBatchRequest
+	9,  // 58: penstock.v1.TaskService.GetTask:input_type -> penstock.v1.GetTaskRequest
+	11, // 59: penstock.v1.TaskService.ListTasks:input_type -> penstock.v1.ListTasksRequest
+	20, // 60: penstock.v1.TaskService.CountTasks:input_type -> penstock.v1.CountTasksRequest
+	23, // 61: penstock.v1.TaskService.GetQueue:input_type -> penstock.v1.GetQueueRequest
+	25, // 62: penstock.v1.TaskService.WaitTask:input_type -> penstock.v1.WaitTaskRequest
+	28, // 63: penstock.v1.TaskService.ListEvents:input_type -> penstock.v1.ListEventsRequest
+	30, // 64: penstock.v1.TaskService.SearchEvents:input_type -> penstock.v1.SearchEventsRequest
+	32, // 65: penstock.v1.TaskService.ListStateEvents:input_type -> penstock.v1.ListStateEventsRequest
+	36, // 66: penstock.v1.TaskService.GetWorkflow:input_type -> penstock.v1.GetWorkflowRequest
+	39, // 67: penstock.v1.TaskService.WatchEvents:input_type -> penstock.v1.WatchEventsRequest
+	41, // 68: penstock.v1.TaskService.CancelTask:input_type -> penstock.v1.CancelTaskRequest
+	43, // 69: penstock.v1.TaskService.CancelTasks:input_type -> penstock.v1.CancelTasksRequest
+	49, // 70: penstock.v1.TaskService.EraseTask:input_type -> penstock.v1.EraseTaskRequest
+	13, // 71: penstock.v1.TaskService.ListDependencies:input_type -> penstock.v1.ListDependenciesRequest
+	16, // 72: penstock.v1.TaskService.GetTaskGraph:input_type -> penstock.v1.GetTaskGraphRequest
+	45, // 73: penstock.v1.TaskService.RescheduleTask:input_type -> penstock.v1.RescheduleTaskRequest
+	47, // 74: penstock.v1.TaskService.GetDeployment:input_type -> penstock.v1.GetDeploymentRequest
+	3,  // 75: penstock.v1.TaskService.Enqueue:output_type -> penstock.v1.EnqueueResponse
+	5,  // 76: penstock.v1.TaskService.EnqueueBatch:output_type -> penstock.v1.EnqueueBatchResponse
+	10, // 77: penstock.v1.TaskService.GetTask:output_type -> penstock.v1.GetTaskResponse
+	12, // 78: penstock.v1.TaskService.ListTasks:output_type -> penstock.v1.ListTasksResponse
+	21, // 79: penstock.v1.TaskService.CountTasks:output_type -> penstock.v1.CountTasksResponse
+	24, // 80: penstock.v1.TaskService.GetQueue:output_type -> penstock.v1.GetQueueResponse
+	26, // 81: penstock.v1.TaskService.WaitTask:output_type -> penstock.v1.WaitTaskResponse
+	29, // 82: penstock.v1.TaskService.ListEvents:output_type -> penstock.v1.ListEventsResponse
+	31, // 83: penstock.v1.TaskService.SearchEvents:output_type -> penstock.v1.SearchEventsResponse
+	33, // 84: penstock.v1.TaskService.ListStateEvents:output_type -> penstock.v1.ListStateEventsResponse
+	37, // 85: penstock.v1.TaskService.GetWorkflow:output_type -> penstock.v1.GetWorkflowResponse
+	40, // 86: penstock.v1.TaskService.WatchEvents:output_type -> penstock.v1.WatchEventsResponse
+	42, // 87: penstock.v1.TaskService.CancelTask:output_type -> penstock.v1.CancelTaskResponse
+	44, // 88: penstock.v1.TaskService.CancelTasks:output_type -> penstock.v1.CancelTasksResponse
+	50, // 89: penstock.v1.TaskService.EraseTask:output_type -> penstock.v1.EraseTaskResponse
+	14, // 90: penstock.v1.TaskService.ListDependencies:output_type -> penstock.v1.ListDependenciesResponse
+	17, // 91: penstock.v1.TaskService.GetTaskGraph:output_type -> penstock.v1.GetTaskGraphResponse
+	46, // 92: penstock.v1.TaskService.RescheduleTask:output_type -> penstock.v1.RescheduleTaskResponse
+	48, // 93: penstock.v1.TaskService.GetDeployment:output_type -> penstock.v1.GetDeploymentResponse
+	75, // [75:94] is the sub-list for method output_type
+	56, // [56:75] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_penstock_v1_tasks_proto_init() }
