@@ -130,6 +130,15 @@ func listDead(ctx context.Context, q *dbsqlc.Queries, p dbsqlc.ListDeadParams) (
 			out = append(out, (*dbsqlc.ListDeadRow)(r))
 		}
 		return out, err
+	case p.ErrorCode != "" && p.ErrorCode != string(protocol.CodeRetryExhausted): // that one is why tasks ended, whatever the cause
+		rows, err := q.ListDeadOfCause(ctx, dbsqlc.ListDeadOfCauseParams{
+			ErrorCode: p.ErrorCode, Fingerprint: p.Fingerprint, Tenant: p.Tenant, Type: p.Type, Queue: p.Queue, Status: p.Status, BeforeAt: p.BeforeAt, BeforeID: p.BeforeID,
+			FailedAfter: p.FailedAfter, FailedBefore: p.FailedBefore, MaxLook: p.MaxLook, MaxRows: p.MaxRows,
+		})
+		for _, r := range rows {
+			out = append(out, (*dbsqlc.ListDeadRow)(r))
+		}
+		return out, err
 	case p.Status == "open":
 		rows, err := q.ListOpenDead(ctx, dbsqlc.ListOpenDeadParams{
 			Tenant: p.Tenant, Type: p.Type, ErrorCode: p.ErrorCode, Fingerprint: p.Fingerprint, Queue: p.Queue, BeforeAt: p.BeforeAt, BeforeID: p.BeforeID,

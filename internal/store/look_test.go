@@ -78,6 +78,10 @@ func TestLooksAreBounded(t *testing.T) {
 			r, err := q.ListDeadOfFingerprint(ctx, dbsqlc.ListDeadOfFingerprintParams{Fingerprint: "odd", Tenant: "rare", BeforeAt: lookStart, FailedAfter: lookEnd, FailedBefore: lookStart, MaxLook: look, MaxRows: limit})
 			return len(r), err
 		},
+		"ListDeadOfCause": func(ctx context.Context, q *dbsqlc.Queries) (int, error) {
+			r, err := q.ListDeadOfCause(ctx, dbsqlc.ListDeadOfCauseParams{ErrorCode: "TASK_TIMEOUT", Tenant: "rare", BeforeAt: lookStart, FailedAfter: lookEnd, FailedBefore: lookStart, MaxLook: look, MaxRows: limit})
+			return len(r), err
+		},
 		"ListBatches": func(ctx context.Context, q *dbsqlc.Queries) (int, error) {
 			r, err := q.ListBatches(ctx, dbsqlc.ListBatchesParams{Status: "draft", BeforeAt: lookStart, MaxLook: look, MaxRows: limit})
 			return len(r), err

@@ -614,6 +614,129 @@ func (q *Queries) ListDead(ctx context.Context, arg ListDeadParams) ([]*ListDead
 	return items, nil
 }
 
+const listDeadOfCause = `-- name: ListDeadOfCause :many
+SELECT l.dlq_id, l.task_id, l.tenant, l.queue, l.type, l.error_code, left(l.error, 2000) AS error, l.retry_count, l.failed_at, l.stream, l.message_id,
+    l.recorded_at, l.status, l.fingerprint, l.requeues, l.revision, l.settled_at, l.discard_batch_id, l.discard_reason,
+    l.discard_proposed_by, l.discard_confirmed_by, l.erased_at, t.name, l.place, l.admitted
+FROM (
+    SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, d.stream, d.message_id, d.raw, d.created_at, d.recorded_at, d.status, d.fingerprint, d.errors, d.entry_id, d.revision, d.edited_payload, d.requeues, d.settled_at, d.discard_batch_id, d.discard_reason, d.discard_proposed_by, d.discard_confirmed_by, d.event_seq, d.task_removed_at, d.erased_at, row_number() OVER (ORDER BY d.failed_at DESC, d.dlq_id DESC) AS place,
+        ((($1::text = '' OR d.tenant = $1)
+            AND ($2::text = '' OR d.type = $2)
+            AND ($3::text = '' OR d.fingerprint = $3)
+            AND ($4::text = '' OR d.queue = $4)
+            AND ($5::text = '' OR d.status = $5)) IS TRUE)::boolean AS admitted
+    FROM dlq_items d
+    WHERE penstock_cause(d.error_code, d.error) = $6::text AND (d.failed_at, d.dlq_id) < ($7::timestamptz, $8::uuid)
+        AND d.failed_at >= $9::timestamptz AND d.failed_at < $10::timestamptz
+    ORDER BY d.failed_at DESC, d.dlq_id DESC LIMIT $11::int
+) l LEFT JOIN LATERAL (SELECT x.name FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.admitted OR l.place = $11::int
+ORDER BY l.failed_at DESC, l.dlq_id DESC LIMIT $12::int
+`
+
+type ListDeadOfCauseParams struct {
+	Tenant       string
+	Type         string
+	Fingerprint  string
+	Queue        string
+	Status       string
+	ErrorCode    string
+	BeforeAt     time.Time
+	BeforeID     pgid.ID
+	FailedAfter  time.Time
+	FailedBefore time.Time
+	MaxLook      int32
+	MaxRows      int32
+}
+
+type ListDeadOfCauseRow struct {
+	DlqID              pgid.ID
+	TaskID             *pgid.ID
+	Tenant             string
+	Queue              *string
+	Type               *string
+	ErrorCode          string
+	Error              string
+	RetryCount         int32
+	FailedAt           time.Time
+	Stream             *string
+	MessageID          *string
+	RecordedAt         pgtype.Timestamptz
+	Status             string
+	Fingerprint        string
+	Requeues           int32
+	Revision           int32
+	SettledAt          pgtype.Timestamptz
+	DiscardBatchID     *pgid.ID
+	DiscardReason      *string
+	DiscardProposedBy  *string
+	DiscardConfirmedBy *string
+	ErasedAt           pgtype.Timestamptz
+	Name               *string
+	Place              int64
+	Admitted           bool
+}
+
+// ListDead of what failed last with one code.
+func (q *Queries) ListDeadOfCause(ctx context.Context, arg ListDeadOfCauseParams) ([]*ListDeadOfCauseRow, error) {
+	rows, err := q.db.Query(ctx, listDeadOfCause,
+		arg.Tenant,
+		arg.Type,
+		arg.Fingerprint,
+		arg.Queue,
+		arg.Status,
+		arg.ErrorCode,
+		arg.BeforeAt,
+		arg.BeforeID,
+		arg.FailedAfter,
+		arg.FailedBefore,
+		arg.MaxLook,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*ListDeadOfCauseRow
+	for rows.Next() {
+		var i ListDeadOfCauseRow
+		if err := rows.Scan(
+			&i.DlqID,
+			&i.TaskID,
+			&i.Tenant,
+			&i.Queue,
+			&i.Type,
+			&i.ErrorCode,
+			&i.Error,
+			&i.RetryCount,
+			&i.FailedAt,
+			&i.Stream,
+			&i.MessageID,
+			&i.RecordedAt,
+			&i.Status,
+			&i.Fingerprint,
+			&i.Requeues,
+			&i.Revision,
+			&i.SettledAt,
+			&i.DiscardBatchID,
+			&i.DiscardReason,
+			&i.DiscardProposedBy,
+			&i.DiscardConfirmedBy,
+			&i.ErasedAt,
+			&i.Name,
+			&i.Place,
+			&i.Admitted,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const listDeadOfFingerprint = `-- name: ListDeadOfFingerprint :many
 SELECT l.dlq_id, l.task_id, l.tenant, l.queue, l.type, l.error_code, left(l.error, 2000) AS error, l.retry_count, l.failed_at, l.stream, l.message_id,
     l.recorded_at, l.status, l.fingerprint, l.requeues, l.revision, l.settled_at, l.discard_batch_id, l.discard_reason,

@@ -101,6 +101,26 @@ FROM (
 WHERE l.admitted OR l.place = sqlc.arg(max_look)::int
 ORDER BY l.failed_at DESC, l.dlq_id DESC LIMIT sqlc.arg(max_rows)::int;
 
+-- name: ListDeadOfCause :many
+-- ListDead of what failed last with one code.
+SELECT l.dlq_id, l.task_id, l.tenant, l.queue, l.type, l.error_code, left(l.error, 2000) AS error, l.retry_count, l.failed_at, l.stream, l.message_id,
+    l.recorded_at, l.status, l.fingerprint, l.requeues, l.revision, l.settled_at, l.discard_batch_id, l.discard_reason,
+    l.discard_proposed_by, l.discard_confirmed_by, l.erased_at, t.name, l.place, l.admitted
+FROM (
+    SELECT d.*, row_number() OVER (ORDER BY d.failed_at DESC, d.dlq_id DESC) AS place,
+        (((sqlc.arg(tenant)::text = '' OR d.tenant = sqlc.arg(tenant))
+            AND (sqlc.arg(type)::text = '' OR d.type = sqlc.arg(type))
+            AND (sqlc.arg(fingerprint)::text = '' OR d.fingerprint = sqlc.arg(fingerprint))
+            AND (sqlc.arg(queue)::text = '' OR d.queue = sqlc.arg(queue))
+            AND (sqlc.arg(status)::text = '' OR d.status = sqlc.arg(status))) IS TRUE)::boolean AS admitted
+    FROM dlq_items d
+    WHERE penstock_cause(d.error_code, d.error) = sqlc.arg(error_code)::text AND (d.failed_at, d.dlq_id) < (sqlc.arg(before_at)::timestamptz, sqlc.arg(before_id)::uuid)
+        AND d.failed_at >= sqlc.arg(failed_after)::timestamptz AND d.failed_at < sqlc.arg(failed_before)::timestamptz
+    ORDER BY d.failed_at DESC, d.dlq_id DESC LIMIT sqlc.arg(max_look)::int
+) l LEFT JOIN LATERAL (SELECT x.name FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.admitted OR l.place = sqlc.arg(max_look)::int
+ORDER BY l.failed_at DESC, l.dlq_id DESC LIMIT sqlc.arg(max_rows)::int;
+
 -- name: DeadByIDs :many
 -- The columns are those of ListDead.
 SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.error_code, left(d.error, 2000) AS error, d.retry_count, d.failed_at, d.stream, d.message_id,
