@@ -157,7 +157,11 @@ func (s *Service) GetTask(ctx context.Context, req *connect.Request[penstockv1.G
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&penstockv1.GetTaskResponse{Task: taskOf(t)}), nil
+	out := taskOf(t)
+	if out.WaitsFor, err = s.waitsFor(ctx, t, time.Now()); err != nil {
+		return nil, failure(err)
+	}
+	return connect.NewResponse(&penstockv1.GetTaskResponse{Task: out}), nil
 }
 
 // Bounds of WaitTask.

@@ -62,7 +62,7 @@ func (s *Approvals) ListApprovals(ctx context.Context, req *connect.Request[pens
 	if err := checkFilters(filter{"name", m.Name}, filter{"tenant", m.Tenant}, filter{"task_id", m.TaskId}); err != nil {
 		return nil, err
 	}
-	p := dbsqlc.ListApprovalsParams{BeforeAt: farFuture, Status: m.Status, Name: m.Name, Kind: m.Kind, Tenant: m.Tenant, MaxRows: size + 1}
+	p := dbsqlc.ListApprovalsOfTaskParams{BeforeAt: farFuture, Status: m.Status, Name: m.Name, Kind: m.Kind, Tenant: m.Tenant}
 	switch m.Status {
 	case "":
 		p.Status = "pending"
@@ -84,27 +84,59 @@ func (s *Approvals) ListApprovals(ctx context.Context, req *connect.Request[pens
 		}
 		p.TaskID = pgid.ID(id)
 	}
-	if m.PageToken != "" {
-		at, id, err := decodeToken(m.PageToken)
-		if err != nil {
+	if c, err := cursorOf(m); err != nil {
+		return nil, err
+	} else if c != nil {
+		p.BeforeAt = c.At
+		if p.BeforeID, err = c.id(); err != nil {
 			return nil, err
 		}
-		p.BeforeAt, p.BeforeID = at, pgid.ID(id)
 	}
-	rows, err := s.store.ListApprovals(ctx, p)
+	rows, next, short, err := look[*dbsqlc.ListApprovalsRow]{
+		read: func(q *dbsqlc.Queries, maxLook, maxRows int32) ([]*dbsqlc.ListApprovalsRow, error) {
+			p.MaxLook, p.MaxRows = maxLook, maxRows
+			return listApprovals(ctx, q, p)
+		},
+		of:   func(r *dbsqlc.ListApprovalsRow) looked { return looked{r.Place, r.Admitted} },
+		move: func(r *dbsqlc.ListApprovalsRow) { p.BeforeAt, p.BeforeID = r.RequestedAt, r.ID },
+	}.page(ctx, s.store, size)
 	if err != nil {
 		return nil, failure(err)
 	}
 	out := &penstockv1.ListApprovalsResponse{}
-	if len(rows) > int(size) {
-		rows = rows[:size]
-		last := rows[size-1]
-		out.NextPageToken = pageToken{last.RequestedAt, protocol.ID(last.ID).String()}.encode()
+	if next != nil {
+		out.NextPageToken = tokenFor(m, after((*next).RequestedAt, (*next).ID))
+	}
+	if short {
+		out.SearchedUntil = timestamppb.New((*next).RequestedAt)
 	}
 	for _, r := range rows {
 		out.Approvals = append(out.Approvals, approvalOf(r))
 	}
 	return connect.NewResponse(out), nil
+}
+
+// listApprovals looks at requests along the index that has the fewest.
+func listApprovals(ctx context.Context, q *dbsqlc.Queries, p dbsqlc.ListApprovalsOfTaskParams) (out []*dbsqlc.ListApprovalsRow, err error) {
+	switch {
+	case p.TaskID != pgid.ID{}:
+		rows, err := q.ListApprovalsOfTask(ctx, p)
+		for _, r := range rows {
+			out = append(out, (*dbsqlc.ListApprovalsRow)(r))
+		}
+		return out, err
+	case p.Status == "pending":
+		rows, err := q.ListPendingApprovals(ctx, dbsqlc.ListPendingApprovalsParams{
+			Name: p.Name, Kind: p.Kind, Tenant: p.Tenant, BeforeAt: p.BeforeAt, BeforeID: p.BeforeID, MaxLook: p.MaxLook, MaxRows: p.MaxRows,
+		})
+		for _, r := range rows {
+			out = append(out, (*dbsqlc.ListApprovalsRow)(r))
+		}
+		return out, err
+	}
+	return q.ListApprovals(ctx, dbsqlc.ListApprovalsParams{
+		Status: p.Status, Name: p.Name, Kind: p.Kind, Tenant: p.Tenant, BeforeAt: p.BeforeAt, BeforeID: p.BeforeID, MaxLook: p.MaxLook, MaxRows: p.MaxRows,
+	})
 }
 
 // taskOf is the stored id of a task, whether or not there is one.
@@ -129,7 +161,7 @@ func (s *Approvals) taskOf(ctx context.Context, tenant, taskID string) (protocol
 func approvalOf(r *dbsqlc.ListApprovalsRow) *penstockv1.Approval {
 	out := &penstockv1.Approval{
 		ApprovalId: protocol.ID(r.ID).String(), TaskId: store.TaskID(protocol.ID(r.TaskID), store.Deref(r.TaskName)), Tenant: r.Tenant,
-		Queue: store.Deref(r.Queue), Type: store.Deref(r.Type), TaskState: store.Deref(r.State), Kind: r.Kind, Name: r.Name,
+		Queue: r.Queue, Type: r.Type, TaskState: r.State, Kind: r.Kind, Name: r.Name,
 		RuleRevision: store.Deref(r.RuleRevision), Digest: r.Digest, Required: r.Required, Approvers: r.Approvers, Requesters: r.Requesters,
 		Prompt: store.Deref(r.Prompt), RuleError: store.Deref(r.RuleError), Status: r.Status, RequestedAt: timestamppb.New(r.RequestedAt),
 		ExpiresAt: timestamppb.New(r.ExpiresAt), DecidedAt: timeOf(r.DecidedAt), DecidedBy: store.Deref(r.DecidedBy), Decision: store.Deref(r.Decision),
@@ -169,12 +201,12 @@ func (s *Approvals) GetApproval(ctx context.Context, req *connect.Request[pensto
 	for _, v := range votes {
 		out.Votes = append(out.Votes, &penstockv1.ApprovalVote{Principal: v.Principal, Reason: v.Reason, At: timestamppb.New(v.At)})
 	}
-	history, err := s.store.ListApprovals(ctx, dbsqlc.ListApprovalsParams{BeforeAt: farFuture, TaskID: r.TaskID, MaxRows: maxPage})
+	history, err := s.store.ListApprovalsOfTask(ctx, dbsqlc.ListApprovalsOfTaskParams{BeforeAt: farFuture, TaskID: r.TaskID, MaxLook: maxPage, MaxRows: maxPage})
 	if err != nil {
 		return nil, failure(err)
 	}
 	for _, h := range history {
-		out.History = append(out.History, approvalOf(h))
+		out.History = append(out.History, approvalOf((*dbsqlc.ListApprovalsRow)(h)))
 	}
 	return connect.NewResponse(out), nil
 }

@@ -70,25 +70,35 @@ func (s *DeadLetters) ListDeadLetterBatches(ctx context.Context, req *connect.Re
 	if err := oneOf("status", m.Status, "draft", "proposed", "running", "paused", "cancelled", "finished", "rejected", "expired"); err != nil {
 		return nil, err
 	}
-	p := dbsqlc.ListBatchesParams{BeforeAt: farFuture, Kind: m.Kind, Status: m.Status, Tenants: tenancy.Of(ctx), MaxRows: size + 1}
-	if m.PageToken != "" {
-		at, id, err := decodeToken(m.PageToken)
-		if err != nil {
+	p := dbsqlc.ListBatchesParams{BeforeAt: farFuture, Kind: m.Kind, Status: m.Status, Tenants: tenancy.Of(ctx)}
+	if c, err := cursorOf(m); err != nil {
+		return nil, err
+	} else if c != nil {
+		p.BeforeAt = c.At
+		if p.BeforeID, err = c.id(); err != nil {
 			return nil, err
 		}
-		p.BeforeAt, p.BeforeID = at, pgid.ID(id)
 	}
-	rows, err := s.store.ListBatches(ctx, p)
+	rows, next, short, err := look[*dbsqlc.ListBatchesRow]{
+		read: func(q *dbsqlc.Queries, maxLook, maxRows int32) ([]*dbsqlc.ListBatchesRow, error) {
+			p.MaxLook, p.MaxRows = maxLook, maxRows
+			return q.ListBatches(ctx, p)
+		},
+		of:   func(r *dbsqlc.ListBatchesRow) looked { return looked{r.Place, r.Admitted} },
+		move: func(r *dbsqlc.ListBatchesRow) { p.BeforeAt, p.BeforeID = r.DlqBatch.CreatedAt, r.DlqBatch.ID },
+	}.page(ctx, s.store, size)
 	if err != nil {
 		return nil, failure(err)
 	}
 	out := &penstockv1.ListDeadLetterBatchesResponse{}
-	if len(rows) > int(size) {
-		rows = rows[:size]
-		out.NextPageToken = pageToken{rows[size-1].CreatedAt, protocol.ID(rows[size-1].ID).String()}.encode()
+	if next != nil {
+		out.NextPageToken = tokenFor(m, after((*next).DlqBatch.CreatedAt, (*next).DlqBatch.ID))
+	}
+	if short {
+		out.SearchedUntil = timestamppb.New((*next).DlqBatch.CreatedAt)
 	}
 	for _, r := range rows {
-		b, err := batchOf(r)
+		b, err := batchOf(&r.DlqBatch)
 		if err != nil {
 			return nil, err
 		}
@@ -119,26 +129,33 @@ func (s *DeadLetters) ListDeadLetterBatchItems(ctx context.Context, req *connect
 	if err := oneOf("status", m.Status, "pending", "done", "skipped"); err != nil {
 		return nil, err
 	}
+	p := dbsqlc.ListBatchItemsParams{Status: m.Status}
+	if c, err := cursorOf(m); err != nil {
+		return nil, err
+	} else if c != nil {
+		if p.AfterID, err = c.id(); err != nil {
+			return nil, err
+		}
+	}
 	b, err := s.batch(ctx, m.BatchId)
 	if err != nil {
 		return nil, err
 	}
-	p := dbsqlc.ListBatchItemsParams{BatchID: b.ID, Status: m.Status, MaxRows: size + 1}
-	if m.PageToken != "" {
-		_, id, err := decodeToken(m.PageToken)
-		if err != nil {
-			return nil, err
-		}
-		p.AfterID = pgid.ID(id)
-	}
-	rows, err := s.store.ListBatchItems(ctx, p)
+	p.BatchID = b.ID
+	rows, next, _, err := look[*dbsqlc.ListBatchItemsRow]{
+		read: func(q *dbsqlc.Queries, maxLook, maxRows int32) ([]*dbsqlc.ListBatchItemsRow, error) {
+			p.MaxLook, p.MaxRows = maxLook, maxRows
+			return q.ListBatchItems(ctx, p)
+		},
+		of:   func(r *dbsqlc.ListBatchItemsRow) looked { return looked{r.Place, r.Admitted} },
+		move: func(r *dbsqlc.ListBatchItemsRow) { p.AfterID = r.DlqID },
+	}.page(ctx, s.store, size)
 	if err != nil {
 		return nil, failure(err)
 	}
 	out := &penstockv1.ListDeadLetterBatchItemsResponse{}
-	if len(rows) > int(size) {
-		rows = rows[:size]
-		out.NextPageToken = pageToken{b.CreatedAt, protocol.ID(rows[size-1].DlqID).String()}.encode()
+	if next != nil {
+		out.NextPageToken = tokenFor(m, after(b.CreatedAt, (*next).DlqID))
 	}
 	for _, r := range rows {
 		item := &penstockv1.DeadLetterBatchItem{DlqId: protocol.ID(r.DlqID).String(), Status: r.Status, Detail: store.Deref(r.Detail)}

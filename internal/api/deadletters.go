@@ -84,29 +84,72 @@ func (s *DeadLetters) ListDeadLetters(ctx context.Context, req *connect.Request[
 	}
 	p := dbsqlc.ListDeadParams{
 		BeforeAt: farFuture, FailedAfter: f.FailedAfter, FailedBefore: f.Before(), Tenant: f.Tenant, Type: f.Type, ErrorCode: f.ErrorCode,
-		Fingerprint: f.Fingerprint, Queue: f.Queue, Status: f.Status, MaxRows: size + 1,
+		Fingerprint: f.Fingerprint, Queue: f.Queue, Status: f.Status,
 	}
-	if req.Msg.PageToken != "" {
-		at, id, err := decodeToken(req.Msg.PageToken)
-		if err != nil {
+	if c, err := cursorOf(req.Msg); err != nil {
+		return nil, err
+	} else if c != nil {
+		p.BeforeAt = c.At
+		if p.BeforeID, err = c.id(); err != nil {
 			return nil, err
 		}
-		p.BeforeAt, p.BeforeID = at, pgid.ID(id)
 	}
-	rows, err := s.store.ListDead(ctx, p)
+	rows, next, short, err := look[*dbsqlc.ListDeadRow]{
+		read: func(q *dbsqlc.Queries, maxLook, maxRows int32) ([]*dbsqlc.ListDeadRow, error) {
+			p.MaxLook, p.MaxRows = maxLook, maxRows
+			return listDead(ctx, q, p)
+		},
+		of:   func(r *dbsqlc.ListDeadRow) looked { return looked{r.Place, r.Admitted} },
+		move: func(r *dbsqlc.ListDeadRow) { p.BeforeAt, p.BeforeID = r.FailedAt, r.DlqID },
+	}.page(ctx, s.store, size)
 	if err != nil {
 		return nil, failure(err)
 	}
 	out := &penstockv1.ListDeadLettersResponse{}
-	if len(rows) > int(size) {
-		rows = rows[:size]
-		last := rows[size-1]
-		out.NextPageToken = pageToken{last.FailedAt, protocol.ID(last.DlqID).String()}.encode()
+	if next != nil {
+		out.NextPageToken = tokenFor(req.Msg, after((*next).FailedAt, (*next).DlqID))
+	}
+	if short {
+		out.SearchedUntil = timestamppb.New((*next).FailedAt)
 	}
 	for _, r := range rows {
 		out.DeadLetters = append(out.DeadLetters, deadLetterOf(r))
 	}
 	return connect.NewResponse(out), nil
+}
+
+// listDead looks at dead letters along the index that has the fewest.
+func listDead(ctx context.Context, q *dbsqlc.Queries, p dbsqlc.ListDeadParams) (out []*dbsqlc.ListDeadRow, err error) {
+	switch {
+	case p.Fingerprint != "":
+		rows, err := q.ListDeadOfFingerprint(ctx, dbsqlc.ListDeadOfFingerprintParams{
+			Fingerprint: p.Fingerprint, Tenant: p.Tenant, Type: p.Type, ErrorCode: p.ErrorCode, Queue: p.Queue, Status: p.Status, BeforeAt: p.BeforeAt, BeforeID: p.BeforeID,
+			FailedAfter: p.FailedAfter, FailedBefore: p.FailedBefore, MaxLook: p.MaxLook, MaxRows: p.MaxRows,
+		})
+		for _, r := range rows {
+			out = append(out, (*dbsqlc.ListDeadRow)(r))
+		}
+		return out, err
+	case p.ErrorCode != "" && p.ErrorCode != string(protocol.CodeRetryExhausted): // that one is why tasks ended, whatever the cause
+		rows, err := q.ListDeadOfCause(ctx, dbsqlc.ListDeadOfCauseParams{
+			ErrorCode: p.ErrorCode, Fingerprint: p.Fingerprint, Tenant: p.Tenant, Type: p.Type, Queue: p.Queue, Status: p.Status, BeforeAt: p.BeforeAt, BeforeID: p.BeforeID,
+			FailedAfter: p.FailedAfter, FailedBefore: p.FailedBefore, MaxLook: p.MaxLook, MaxRows: p.MaxRows,
+		})
+		for _, r := range rows {
+			out = append(out, (*dbsqlc.ListDeadRow)(r))
+		}
+		return out, err
+	case p.Status == "open":
+		rows, err := q.ListOpenDead(ctx, dbsqlc.ListOpenDeadParams{
+			Tenant: p.Tenant, Type: p.Type, ErrorCode: p.ErrorCode, Fingerprint: p.Fingerprint, Queue: p.Queue, BeforeAt: p.BeforeAt, BeforeID: p.BeforeID,
+			FailedAfter: p.FailedAfter, FailedBefore: p.FailedBefore, MaxLook: p.MaxLook, MaxRows: p.MaxRows,
+		})
+		for _, r := range rows {
+			out = append(out, (*dbsqlc.ListDeadRow)(r))
+		}
+		return out, err
+	}
+	return q.ListDead(ctx, p)
 }
 
 // GroupDeadLetters implements the RPC.

@@ -2,8 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -62,10 +60,6 @@ func (s *Effects) ListEffects(ctx context.Context, req *connect.Request[penstock
 	if err := checkFilters(filter{"scope", m.Scope}); err != nil {
 		return nil, err
 	}
-	after, err := decodeEffectToken(m.PageToken)
-	if err != nil {
-		return nil, err
-	}
 	if m.TaskId == "" && tenancy.Bound(ctx) {
 		if m.Scope == "" {
 			m.Scope = m.Tenant
@@ -74,58 +68,112 @@ func (s *Effects) ListEffects(ctx context.Context, req *connect.Request[penstock
 			return connect.NewResponse(&penstockv1.ListEffectsResponse{}), err
 		}
 	}
-	list, err := s.list(ctx, m, after, size+1)
+	from, err := effectAfter(m)
+	if err != nil {
+		return nil, err
+	}
+	out := &penstockv1.ListEffectsResponse{}
+	var rows []*dbsqlc.ListEffectsRow
+	var next *effect.ID
+	if m.TaskId != "" {
+		rows, next, err = s.ofTask(ctx, m, from.Name, size)
+	} else {
+		rows, next, err = s.listed(ctx, m, from, size)
+	}
 	if err != nil {
 		return nil, failure(err)
 	}
-	out := &penstockv1.ListEffectsResponse{}
-	if len(list) > int(size) {
-		list = list[:size]
-		last := list[size-1]
-		out.NextPageToken = encodeEffectToken(effect.ID{Scope: last.Scope, Key: protocol.LedgerKey(last.KeyKind, last.Key), Name: last.Name})
+	if next != nil {
+		out.NextPageToken = tokenFor(m, cursor{Key: []string{next.Scope, next.Key, next.Name}})
 	}
-	for _, e := range list {
-		e.Result, e.History = nil, nil
+	for _, r := range rows {
+		out.Effects = append(out.Effects, listedEffect(r))
 	}
-	out.Effects = list
 	return connect.NewResponse(out), nil
 }
 
-// list reads the next effects that the request admits.
-func (s *Effects) list(ctx context.Context, m *penstockv1.ListEffectsRequest, after effect.ID, limit int32) (out []*penstockv1.Effect, err error) {
-	state := m.State
-	if state == stateInDoubt {
-		state = string(protocol.EffectReserved)
+// effectAfter is where a page starts; zero: at the first effect of the scope.
+func effectAfter(m *penstockv1.ListEffectsRequest) (effect.ID, error) {
+	c, err := cursorOf(m)
+	if err != nil || c == nil {
+		return effect.ID{Scope: m.Scope}, err
 	}
-	if m.TaskId != "" {
-		id, err := s.find(ctx, m.Tenant, m.TaskId)
-		if err != nil {
-			return nil, err
-		}
-		keys, err := s.store.EffectKeys(ctx, []pgid.ID{pgid.ID(id)})
-		if err != nil || len(keys) == 0 { // retention removed the task just now
-			return nil, err
-		}
-		rows, err := s.store.ListEffectsOfKey(ctx, dbsqlc.ListEffectsOfKeyParams{Scope: keys[0].Scope, Key: keys[0].Key, AfterName: after.Name, State: state, Doubt: m.State == stateInDoubt, MaxRows: limit})
-		for _, r := range rows {
-			out = append(out, listedEffect((*dbsqlc.ListEffectsRow)(r)))
-		}
-		return out, err
+	key, err := c.key(3)
+	if err != nil {
+		return effect.ID{}, err
 	}
-	if m.State == stateInDoubt {
-		rows, err := s.store.ListDoubts(ctx, dbsqlc.ListDoubtsParams{AfterScope: after.Scope, AfterKey: after.Key, AfterName: after.Name, Scope: m.Scope, MaxRows: limit})
-		for _, e := range rows {
-			out = append(out, effectOf(e, false))
-		}
-		return out, err
+	return effect.ID{Scope: key[0], Key: key[1], Name: key[2]}, nil
+}
+
+// ofTask reads a page of a task's effects.
+func (s *Effects) ofTask(ctx context.Context, m *penstockv1.ListEffectsRequest, afterName string, size int32) (out []*dbsqlc.ListEffectsRow, next *effect.ID, err error) {
+	id, err := s.find(ctx, m.Tenant, m.TaskId)
+	if err != nil {
+		return nil, nil, err
 	}
-	rows, err := s.store.ListEffects(ctx, dbsqlc.ListEffectsParams{
-		AfterScope: after.Scope, AfterKey: after.Key, AfterName: after.Name, Scope: m.Scope, State: state, MaxRows: limit,
+	keys, err := s.store.EffectKeys(ctx, []pgid.ID{pgid.ID(id)})
+	if err != nil || len(keys) == 0 { // retention removed the task just now
+		return nil, nil, err
+	}
+	state, doubt := stateAsked(m)
+	rows, err := s.store.ListEffectsOfKey(ctx, dbsqlc.ListEffectsOfKeyParams{
+		Scope: keys[0].Scope, Key: keys[0].Key, AfterName: afterName, State: state, Doubt: doubt, MaxRows: size + 1,
 	})
-	for _, r := range rows {
-		out = append(out, listedEffect(r))
+	if err != nil {
+		return nil, nil, err
 	}
-	return out, err
+	for _, r := range rows {
+		out = append(out, (*dbsqlc.ListEffectsRow)(r))
+	}
+	if len(out) > int(size) {
+		out = out[:size]
+		next = idOfEffect(out[size-1])
+	}
+	return out, next, nil
+}
+
+// listed reads a page of all effects, or those of a scope.
+func (s *Effects) listed(ctx context.Context, m *penstockv1.ListEffectsRequest, from effect.ID, size int32) ([]*dbsqlc.ListEffectsRow, *effect.ID, error) {
+	state, doubt := stateAsked(m)
+	rows, last, _, err := look[*dbsqlc.ListEffectsRow]{
+		read: func(q *dbsqlc.Queries, maxLook, maxRows int32) (out []*dbsqlc.ListEffectsRow, err error) {
+			if state != string(protocol.EffectReserved) {
+				return q.ListEffects(ctx, dbsqlc.ListEffectsParams{
+					Scope: m.Scope, State: state, AfterScope: from.Scope, AfterKey: from.Key, AfterName: from.Name, MaxLook: maxLook, MaxRows: maxRows,
+				})
+			}
+			rows, err := q.ListReservedEffects(ctx, dbsqlc.ListReservedEffectsParams{
+				Scope: m.Scope, Doubt: doubt, AfterScope: from.Scope, AfterKey: from.Key, AfterName: from.Name, MaxLook: maxLook, MaxRows: maxRows,
+			})
+			for _, r := range rows {
+				out = append(out, (*dbsqlc.ListEffectsRow)(r))
+			}
+			return out, err
+		},
+		of: func(r *dbsqlc.ListEffectsRow) looked {
+			if m.Scope != "" && r.Scope != m.Scope {
+				return looked{} // the scope has ended, and the list with it
+			}
+			return looked{r.Place, r.Admitted}
+		},
+		move: func(r *dbsqlc.ListEffectsRow) { from = *idOfEffect(r) },
+	}.page(ctx, s.store, size)
+	if err != nil || last == nil {
+		return rows, nil, err
+	}
+	return rows, idOfEffect(*last), nil
+}
+
+// stateAsked is the stored state that a request admits, and whether only doubts.
+func stateAsked(m *penstockv1.ListEffectsRequest) (state string, doubt bool) {
+	if m.State == stateInDoubt {
+		return string(protocol.EffectReserved), true
+	}
+	return m.State, false
+}
+
+func idOfEffect(r *dbsqlc.ListEffectsRow) *effect.ID {
+	return &effect.ID{Scope: r.Scope, Key: r.Key, Name: r.Name}
 }
 
 func listedEffect(r *dbsqlc.ListEffectsRow) *penstockv1.Effect {
@@ -134,29 +182,4 @@ func listedEffect(r *dbsqlc.ListEffectsRow) *penstockv1.Effect {
 		ReservedAt: r.ReservedAt, DoneAt: r.DoneAt, ResultNote: r.ResultNote, Resolution: r.Resolution, ResolvedBy: r.ResolvedBy,
 		ResolutionReason: r.ResolutionReason, ResolvedAt: r.ResolvedAt, Conflicts: r.Conflicts,
 	}, r.Live)
-}
-
-func encodeEffectToken(id effect.ID) string {
-	b, _ := json.Marshal(id) // strings always have a JSON form
-	return base64.RawURLEncoding.EncodeToString(b)
-}
-
-// keyOf is the key of an id as callers see it.
-func keyOf(id effect.ID) string {
-	_, key := protocol.ParseLedgerKey(id.Key)
-	return key
-}
-
-func decodeEffectToken(s string) (id effect.ID, err error) {
-	if s == "" {
-		return id, nil
-	}
-	b, err := base64.RawURLEncoding.DecodeString(s)
-	if err == nil {
-		err = json.Unmarshal(b, &id)
-	}
-	if err != nil || checkFilters(filter{"scope", id.Scope}, filter{"key", keyOf(id)}, filter{"name", id.Name}) != nil {
-		return id, protocol.Errorf(protocol.CodeInputInvalid, "page_token", "is not a next_page_token of an earlier page")
-	}
-	return id, nil
 }

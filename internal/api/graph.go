@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"fmt"
-	"strconv"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -76,11 +75,10 @@ func (s *Service) ListDependencies(ctx context.Context, req *connect.Request[pen
 		size = defaultDependencies
 	}
 	after := -1
-	if m.PageToken != "" {
-		var err error
-		if after, err = strconv.Atoi(m.PageToken); err != nil || after < 0 || after >= protocol.MaxDependencies {
-			return nil, protocol.Errorf(protocol.CodeInputInvalid, "page_token", "is not the next_page_token of an earlier page")
-		}
+	if c, err := cursorOf(m); err != nil {
+		return nil, err
+	} else if c != nil {
+		after = int(c.N)
 	}
 	t, err := s.find(ctx, m.Tenant, m.TaskId)
 	if err != nil {
@@ -109,7 +107,7 @@ func (s *Service) ListDependencies(ctx context.Context, req *connect.Request[pen
 		after = int(r.Position)
 	}
 	if len(out.Dependencies) < len(rows) || size == 0 {
-		out.NextPageToken = strconv.Itoa(after)
+		out.NextPageToken = tokenFor(m, cursor{N: int32(after)})
 	}
 	return connect.NewResponse(out), nil
 }

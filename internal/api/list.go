@@ -2,8 +2,7 @@ package api
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
+	"math"
 	"strings"
 	"time"
 	"unicode"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
-	"github.com/penstock-dev/penstock/internal/store/pgid"
 	"github.com/penstock-dev/penstock/protocol"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 )
@@ -49,94 +47,11 @@ func checkFilters(fs ...filter) error {
 	return nil
 }
 
-// pageToken is where a page of ListTasks starts.
-type pageToken struct {
-	At time.Time `json:"at"`
-	ID string    `json:"id"`
-}
-
-func (p pageToken) encode() string {
-	b, _ := json.Marshal(p) // a time and a string always have a JSON form
-	return base64.RawURLEncoding.EncodeToString(b)
-}
-
-func decodeToken(s string) (at time.Time, id protocol.ID, err error) {
-	bad := func() (time.Time, protocol.ID, error) {
-		return time.Time{}, protocol.ID{}, protocol.Errorf(protocol.CodeInputInvalid, "page_token", "is not a next_page_token of an earlier page")
-	}
-	b, err := base64.RawURLEncoding.DecodeString(s)
-	if err != nil {
-		return bad()
-	}
-	var p pageToken
-	if json.Unmarshal(b, &p) != nil || p.At.Year() < 1 || p.At.Year() > 9999 {
-		return bad()
-	}
-	if id, err = protocol.ParseID(p.ID); err != nil {
-		return bad()
-	}
-	return p.At, id, nil
-}
-
 // farFuture is after every task; farPast before.
 var (
 	farFuture = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 	farPast   = time.Date(1900, 1, 1, 0, 0, 0, 0, time.UTC)
 )
-
-// ListTasks implements the RPC.
-func (s *Service) ListTasks(ctx context.Context, req *connect.Request[penstockv1.ListTasksRequest]) (*connect.Response[penstockv1.ListTasksResponse], error) {
-	m := req.Msg
-	size, err := pageSize(m.PageSize)
-	if err != nil {
-		return nil, err
-	}
-	p := dbsqlc.ListTasksParams{
-		BeforeAt: farFuture, CreatedAfter: farPast, Tenant: m.Tenant, Queue: m.Queue, Type: m.Type, States: []string{}, MaxRows: size + 1,
-	}
-	if err := checkFilters(filter{"tenant", m.Tenant}, filter{"queue", m.Queue}, filter{"type", m.Type}); err != nil {
-		return nil, err
-	}
-	for _, st := range m.States {
-		if !protocol.State(st).Valid() {
-			return nil, protocol.Errorf(protocol.CodeInputInvalid, "states", "has %q, want any of %v", clip(st), protocol.States())
-		}
-		p.States = append(p.States, st)
-	}
-	if m.CreatedAfter != nil {
-		if !m.CreatedAfter.IsValid() {
-			return nil, protocol.Errorf(protocol.CodeInputInvalid, "created_after", "is not a time from year 1 to 9999")
-		}
-		p.CreatedAfter = m.CreatedAfter.AsTime()
-	}
-	if m.CreatedBefore != nil {
-		if !m.CreatedBefore.IsValid() {
-			return nil, protocol.Errorf(protocol.CodeInputInvalid, "created_before", "is not a time from year 1 to 9999")
-		}
-		p.BeforeAt = m.CreatedBefore.AsTime()
-	}
-	if m.PageToken != "" {
-		at, id, err := decodeToken(m.PageToken)
-		if err != nil {
-			return nil, err
-		}
-		p.BeforeAt, p.BeforeID = at, pgid.ID(id)
-	}
-	rows, err := s.store.ListTasks(ctx, p)
-	if err != nil {
-		return nil, failure(err)
-	}
-	out := &penstockv1.ListTasksResponse{}
-	if len(rows) > int(size) {
-		rows = rows[:size]
-		last := rows[size-1]
-		out.NextPageToken = pageToken{last.CreatedAt, protocol.ID(last.ID).String()}.encode()
-	}
-	for _, r := range rows {
-		out.Tasks = append(out.Tasks, listed(r))
-	}
-	return connect.NewResponse(out), nil
-}
 
 // ListEvents implements the RPC.
 func (s *Service) ListEvents(ctx context.Context, req *connect.Request[penstockv1.ListEventsRequest]) (*connect.Response[penstockv1.ListEventsResponse], error) {
@@ -161,16 +76,20 @@ func (s *Service) ListEvents(ctx context.Context, req *connect.Request[penstockv
 	if runTask != "" && runTask != protocol.ID(t.ID).String() && runTask != store.Deref(t.Name) {
 		return nil, protocol.Errorf(protocol.CodeInputInvalid, "run_id", "%q is a run of another task", clip(req.Msg.RunId))
 	}
-	rows, err := s.store.EventsOfTask(ctx, dbsqlc.EventsOfTaskParams{
-		TaskID: t.ID, AfterSeq: req.Msg.AfterSeq, Attempt: attempt, Types: append([]string{}, req.Msg.Types...), MaxRows: size + 1,
-	})
+	p := dbsqlc.EventsOfTaskParams{
+		TaskID: t.ID, AfterSeq: req.Msg.AfterSeq, LastSeq: min(req.Msg.AfterSeq, math.MaxInt32-lookRows) + lookRows, Attempt: attempt, Types: append([]string{}, req.Msg.Types...), MaxRows: size + 1,
+	}
+	rows, err := s.store.EventsOfTask(ctx, p)
 	if err != nil {
 		return nil, failure(err)
 	}
 	out := &penstockv1.ListEventsResponse{}
-	if len(rows) > int(size) {
+	switch {
+	case len(rows) > int(size):
 		rows = rows[:size]
 		out.NextAfterSeq = rows[size-1].Seq
+	case t.EventSeq > p.LastSeq: // an event's seq is its place: so many were looked at
+		out.NextAfterSeq = p.LastSeq
 	}
 	for _, r := range rows {
 		out.Events = append(out.Events, eventOf(listedEvent(r, t)))

@@ -24,17 +24,18 @@ func (s *Approvals) ListRules(ctx context.Context, req *connect.Request[penstock
 	if err != nil {
 		return nil, err
 	}
-	if err := checkFilters(filter{"page_token", req.Msg.PageToken}); err != nil {
+	afterName, err := nameAfter(req.Msg)
+	if err != nil {
 		return nil, err
 	}
-	rows, err := s.store.ListRules(ctx, req.Msg.PageToken, size+1)
+	rows, err := s.store.ListRules(ctx, afterName, size+1)
 	if err != nil {
 		return nil, failure(err)
 	}
 	out := &penstockv1.ListRulesResponse{}
 	if len(rows) > int(size) {
 		rows = rows[:size]
-		out.NextPageToken = rows[size-1].Name
+		out.NextPageToken = tokenFor(req.Msg, cursor{Key: []string{rows[size-1].Name}})
 	}
 	for _, r := range rows {
 		out.Rules = append(out.Rules, ruleNow(r))

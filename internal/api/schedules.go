@@ -71,18 +71,21 @@ func (s *Schedules) ListSchedules(ctx context.Context, req *connect.Request[pens
 	if err != nil {
 		return nil, err
 	}
-	// The token of a page is the last name on it.
-	if err := checkFilters(filter{"tenant", m.Tenant}, filter{"page_token", m.PageToken}); err != nil {
+	if err := checkFilters(filter{"tenant", m.Tenant}); err != nil {
 		return nil, err
 	}
-	rows, err := s.stage.List(ctx, m.Tenant, m.PageToken, int(size)+1)
+	afterName, err := nameAfter(m)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.stage.List(ctx, m.Tenant, afterName, int(size)+1)
 	if err != nil {
 		return nil, failure(err)
 	}
 	out := &penstockv1.ListSchedulesResponse{}
 	if len(rows) > int(size) {
 		rows = rows[:size]
-		out.NextPageToken = rows[size-1].Name
+		out.NextPageToken = tokenFor(m, cursor{Key: []string{rows[size-1].Name}})
 	}
 	for _, r := range rows {
 		x, err := scheduleOf(r)
@@ -138,10 +141,10 @@ func (s *Schedules) ListFires(ctx context.Context, req *connect.Request[penstock
 		return nil, err
 	}
 	before := farFuture
-	if m.PageToken != "" {
-		if before, err = time.Parse(time.RFC3339Nano, m.PageToken); err != nil {
-			return nil, protocol.Errorf(protocol.CodeInputInvalid, "page_token", "is not one that ListFires returned")
-		}
+	if c, err := cursorOf(m); err != nil {
+		return nil, err
+	} else if c != nil {
+		before = c.At
 	}
 	fires, names, err := s.stage.Fires(ctx, m.Tenant, m.Schedule, before, int(size)+1)
 	if err != nil {
@@ -150,7 +153,7 @@ func (s *Schedules) ListFires(ctx context.Context, req *connect.Request[penstock
 	out := &penstockv1.ListFiresResponse{}
 	if len(fires) > int(size) {
 		fires = fires[:size]
-		out.NextPageToken = fires[size-1].FireAt.UTC().Format(time.RFC3339Nano)
+		out.NextPageToken = tokenFor(m, cursor{At: fires[size-1].FireAt})
 	}
 	for _, f := range fires {
 		task := ""

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"strconv"
@@ -65,32 +64,6 @@ func attemptOf(attempt int32, runID string) (n int32, taskID string, err error) 
 	return 0, "", protocol.Errorf(protocol.CodeInputInvalid, "run_id", "is %q, want task_id:attempt", clip(runID))
 }
 
-// place is where a page of SearchEvents starts: after this event.
-type place struct {
-	At  time.Time `json:"at"`
-	ID  string    `json:"id"`
-	Seq int32     `json:"seq"`
-}
-
-func (p place) encode() string {
-	b, _ := json.Marshal(p) // a time, a string and a number always have a JSON form
-	return base64.RawURLEncoding.EncodeToString(b)
-}
-
-func decodePlace(s string) (p place, id protocol.ID, err error) {
-	b, err := base64.RawURLEncoding.DecodeString(s)
-	if err == nil {
-		err = json.Unmarshal(b, &p)
-	}
-	if err == nil {
-		id, err = protocol.ParseID(p.ID)
-	}
-	if err != nil || p.At.Year() < 1 || p.At.Year() > 9999 {
-		return place{}, protocol.ID{}, protocol.Errorf(protocol.CodeInputInvalid, "page_token", "is not a next_page_token of an earlier page")
-	}
-	return p, id, nil
-}
-
 // searchParams checks a request and turns its filters into parameters.
 func searchParams(m *penstockv1.SearchEventsRequest, now time.Time) (p dbsqlc.SearchAllEventsParams, err error) {
 	size, err := pageSize(m.PageSize)
@@ -125,14 +98,13 @@ func searchParams(m *penstockv1.SearchEventsRequest, now time.Time) (p dbsqlc.Se
 	if !p.Since.Before(p.Until) {
 		return p, protocol.Errorf(protocol.CodeInputInvalid, "until", "is not after since (%s)", p.Since.UTC().Format(time.RFC3339))
 	}
-	if m.PageToken != "" {
-		at, id, err := decodePlace(m.PageToken)
-		if err != nil {
-			return p, err
-		}
-		p.AfterAt, p.AfterTask, p.AfterSeq = at.At, pgid.ID(id), at.Seq
+	c, err := cursorOf(m)
+	if err != nil || c == nil {
+		return p, err
 	}
-	return p, nil
+	p.AfterAt, p.AfterSeq = c.At, c.N
+	p.AfterTask, err = c.id()
+	return p, err
 }
 
 // first returns the first of joined errors: a caller is told one field.
@@ -158,7 +130,7 @@ func (s *Service) SearchEvents(ctx context.Context, req *connect.Request[penstoc
 			return nil, err
 		}
 		if !next.IsZero() {
-			out.NextPageToken = place{At: next, ID: protocol.ID{}.String()}.encode()
+			out.NextPageToken, out.SearchedUntil = tokenFor(m, cursor{At: next}), timestamppb.New(next)
 		}
 	} else if rows, err = s.searchTasks(ctx, m, p); err != nil {
 		return nil, err
@@ -166,7 +138,9 @@ func (s *Service) SearchEvents(ctx context.Context, req *connect.Request[penstoc
 	if size := int(p.MaxRows) - 1; len(rows) > size {
 		rows = rows[:size]
 		last := rows[size-1]
-		out.NextPageToken = place{last.OccurredAt, protocol.ID(last.TaskID).String(), last.Seq}.encode()
+		at := after(last.OccurredAt, last.TaskID)
+		at.N = last.Seq
+		out.NextPageToken = tokenFor(m, at)
 	}
 	for _, r := range rows {
 		out.Events = append(out.Events, eventOf(r))

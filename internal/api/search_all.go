@@ -17,19 +17,14 @@ const (
 	// sliceEvents is how many events a longer slice may have, whether they match or
 	// not. One that has more is made shorter.
 	sliceEvents = 20_000
-	// searchEvents is how many events a call reads before it leaves the rest to the
-	// next one, searchTime for how long it begins new slices.
-	searchEvents = 50_000
-	searchTime   = 3 * time.Second
 )
 
 // slicer cuts a time into slices and says when a call has read enough.
 type slicer struct {
 	from, until time.Time     // what is not read yet
 	width       time.Duration // of the next slice
-	read        int64         // events
 	moved       bool          // a slice was read to its end
-	deadline    time.Time
+	budget      budget
 }
 
 // before is earlier than all events, ahead is how far an orchestrator's clock may
@@ -40,7 +35,7 @@ const ahead = 24 * time.Hour
 
 // newSlicer cuts the time from since, or after if that is later, until until.
 func newSlicer(since, until, after, now time.Time) *slicer {
-	s := &slicer{from: before, until: now.Add(ahead), width: sliceStart, deadline: now.Add(searchTime)}
+	s := &slicer{from: before, until: now.Add(ahead), width: sliceStart, budget: newBudget(now)}
 	for _, t := range []time.Time{since, after} {
 		if t.After(s.from) {
 			s.from = t
@@ -73,7 +68,8 @@ func (s *slicer) dense(end time.Time) bool {
 
 // done notes that a slice with n events was read to its end.
 func (s *slicer) done(end time.Time, n int64) {
-	s.from, s.read, s.moved = end, s.read+n, true
+	s.from, s.moved = end, true
+	s.budget.spend(n)
 	if n < sliceEvents/2 && s.width < s.until.Sub(s.from) {
 		s.width *= 2
 	}
@@ -82,7 +78,7 @@ func (s *slicer) done(end time.Time, n int64) {
 // enough reports whether the call must end before all is read. Each call gets
 // on, however slow the database is.
 func (s *slicer) enough(now time.Time) bool {
-	return s.moved && s.from.Before(s.until) && (s.read >= searchEvents || now.After(s.deadline))
+	return s.moved && s.from.Before(s.until) && s.budget.spent(now)
 }
 
 // searchAll reads events of all tasks in slices of time until it has what the

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"math"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -29,7 +30,7 @@ func (s *Service) ListStateEvents(ctx context.Context, req *connect.Request[pens
 	view := protocol.MENView{TaskID: store.TaskID(protocol.ID(t.ID), store.Deref(t.Name))}
 	out := &penstockv1.ListStateEventsResponse{}
 	for after := int32(0); ; {
-		rows, err := s.store.EventsOfTask(ctx, dbsqlc.EventsOfTaskParams{TaskID: t.ID, AfterSeq: after, Types: stateTypes, MaxRows: maxPage})
+		rows, err := s.store.EventsOfTask(ctx, dbsqlc.EventsOfTaskParams{TaskID: t.ID, AfterSeq: after, LastSeq: math.MaxInt32, Types: stateTypes, MaxRows: maxPage})
 		if err != nil {
 			return nil, failure(err)
 		}

@@ -41,12 +41,14 @@ func approvalListCmd() *cobra.Command {
 			l := &listing[*penstockv1.Approval]{
 				p: p, key: "approvals", row: approvalRow, head: "APPROVAL ID\tREQUESTED\tSTATUS\tKIND\tNAME\tTYPE\tTASK\tAPPROVED BY\tUNTIL",
 			}
+			search := searching{w: cmd.ErrOrStderr()}
 			next, err := l.pages(limit, maxListPage, req.PageToken, func(size int32, token string) ([]*penstockv1.Approval, string, error) {
 				req.PageSize, req.PageToken = size, token
 				res, err := cl.Approvals().ListApprovals(cmd.Context(), connect.NewRequest(&req))
 				if err != nil {
 					return nil, "", err
 				}
+				search.until(res.Msg.SearchedUntil)
 				return res.Msg.Approvals, res.Msg.NextPageToken, nil
 			})
 			if err == nil && next != "" && p.table() {

@@ -46,12 +46,14 @@ func batchListCmd(con *console) *cobra.Command {
 			l := &listing[*penstockv1.DeadLetterBatch]{
 				p: s.out, key: "batches", row: batchRow, head: "BATCH ID\tCREATED\tKIND\tSTATUS\tDONE\tSKIPPED\tTOTAL\tBY\tDECIDED BY\tREASON",
 			}
+			search := searching{w: cmd.ErrOrStderr()}
 			next, err := l.pages(limit, requeueChunk, req.PageToken, func(size int32, token string) ([]*penstockv1.DeadLetterBatch, string, error) {
 				req.PageSize, req.PageToken = size, token
 				res, err := s.dead.ListDeadLetterBatches(cmd.Context(), connect.NewRequest(req))
 				if err != nil {
 					return nil, "", err
 				}
+				search.until(res.Msg.SearchedUntil)
 				return res.Msg.Batches, res.Msg.NextPageToken, nil
 			})
 			s.more(next, err)

@@ -59,6 +59,7 @@ func (s *session) list(ctx context.Context, f *penstockv1.DeadLetterFilter, limi
 		p: s.out, key: "dead_letters", row: deadRow,
 		head: "DLQ ID\tFAILED AT\tSTATUS\tTYPE\tTASK OR ENTRY\tRETRIES\tCODE\tCAUSE\tFINGERPRINT\tERROR",
 	}
+	search := searching{w: s.cmd.ErrOrStderr()}
 	next, err := l.pages(limit, deadPage, token, func(size int32, token string) ([]*penstockv1.DeadLetter, string, error) {
 		res, err := s.dead.ListDeadLetters(ctx, connect.NewRequest(&penstockv1.ListDeadLettersRequest{
 			Tenant: f.Tenant, Type: f.Type, ErrorCode: f.ErrorCode, Fingerprint: f.Fingerprint, Queue: f.Queue, Status: f.Status,
@@ -67,10 +68,25 @@ func (s *session) list(ctx context.Context, f *penstockv1.DeadLetterFilter, limi
 		if err != nil {
 			return nil, "", err
 		}
+		search.until(res.Msg.SearchedUntil)
 		return res.Msg.DeadLetters, res.Msg.NextPageToken, nil
 	})
-	s.more(next, err)
+	if err == nil && next != "" && s.out.format != "json" {
+		s.say("there are more: --page-token %s%s", next, s.sameTimes(f))
+	}
 	return err
+}
+
+// sameTimes are the flags that say what an age among those given meant: later it
+// would mean another time, and a page token holds for the same one only.
+func (s *session) sameTimes(f *penstockv1.DeadLetterFilter) (out string) {
+	if s.cmd.Flags().Changed("newer-than") {
+		out += " --since " + f.FailedAfter.AsTime().Format(time.RFC3339Nano) + " (instead of --newer-than)"
+	}
+	if s.cmd.Flags().Changed("older-than") {
+		out += " --until " + f.FailedBefore.AsTime().Format(time.RFC3339Nano) + " (instead of --older-than)"
+	}
+	return out
 }
 
 // more tells how to go on after a list that was cut.

@@ -46,21 +46,30 @@ func effectListCmd() *cobra.Command {
 				req.State = "in_doubt"
 			}
 			req.Tenant = tenantOf(cmd)
-			res, err := cl.Effects().ListEffects(cmd.Context(), connect.NewRequest(&req))
-			if err != nil {
-				return err
+			out := &penstockv1.ListEffectsResponse{}
+			for limit := req.PageSize; ; {
+				res, err := cl.Effects().ListEffects(cmd.Context(), connect.NewRequest(&req))
+				if err != nil {
+					return err
+				}
+				out.Effects = append(out.Effects, res.Msg.Effects...)
+				out.NextPageToken, req.PageToken = res.Msg.NextPageToken, res.Msg.NextPageToken
+				// A page may be short: the filter admits little.
+				if req.PageSize = limit - int32(len(out.Effects)); req.PageToken == "" || req.PageSize <= 0 {
+					break
+				}
 			}
 			if asJSON {
-				return writeMessage(w, res.Msg)
+				return writeMessage(w, out)
 			}
 			err = (&printer{w: w}).columns(func(w io.Writer) {
 				_, _ = fmt.Fprintln(w, "SCOPE\tKIND\tKEY\tNAME\tSTATE\tRUNS\tCONFLICTS\tTASK\tDELIVERY\tRESERVED\tRESOLVED")
-				for _, e := range res.Msg.Effects {
+				for _, e := range out.Effects {
 					effectRow(w, e)
 				}
 			})
-			if err == nil && res.Msg.NextPageToken != "" {
-				_, err = fmt.Fprintf(cmd.ErrOrStderr(), "there are more: --page-token %s\n", res.Msg.NextPageToken)
+			if err == nil && out.NextPageToken != "" {
+				_, err = fmt.Fprintf(cmd.ErrOrStderr(), "there are more: --page-token %s\n", out.NextPageToken)
 			}
 			return err
 		},

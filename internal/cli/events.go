@@ -8,7 +8,6 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 )
@@ -104,20 +103,11 @@ within a time. Without any of these it is the last 24 hours.`,
 			if err != nil {
 				return err
 			}
-			now := time.Now()
-			for _, m := range []struct {
-				flag, value string
-				set         **timestamppb.Timestamp
-			}{{"--since", since, &req.Since}, {"--until", until, &req.Until}} {
-				at, err := moment(m.flag, m.value, now)
-				if err != nil {
-					return usage(err)
-				}
-				if !at.IsZero() {
-					*m.set = timestamppb.New(at)
-				}
+			times := []timeBound{{"--since", since, &req.Since}, {"--until", until, &req.Until}}
+			if err := readTimes(time.Now(), times...); err != nil {
+				return err
 			}
-			return searchEvents(cmd, p, req, limit)
+			return searchEvents(cmd, p, req, limit, times)
 		},
 	}
 	clientFlags(c)
@@ -132,7 +122,7 @@ within a time. Without any of these it is the last 24 hours.`,
 	return c
 }
 
-func searchEvents(cmd *cobra.Command, p *printer, req *penstockv1.SearchEventsRequest, limit int) error {
+func searchEvents(cmd *cobra.Command, p *printer, req *penstockv1.SearchEventsRequest, limit int, times []timeBound) error {
 	cl, err := dial(cmd)
 	if err != nil {
 		return err
@@ -142,16 +132,18 @@ func searchEvents(cmd *cobra.Command, p *printer, req *penstockv1.SearchEventsRe
 		p: p, key: "events", head: "TASK ID\tSEQ\tTIME\tEVENT\tSTATUS\tATTEMPT\tDELIVERY\tACTOR\tDETAIL",
 		row: func(w io.Writer, e *penstockv1.Event) { eventRow(w, e, true) },
 	}
+	search := searching{w: cmd.ErrOrStderr()}
 	next, err := l.pages(limit, 1000, req.PageToken, func(size int32, token string) ([]*penstockv1.Event, string, error) {
 		req.PageSize, req.PageToken = size, token
 		res, err := cl.RPC().SearchEvents(cmd.Context(), connect.NewRequest(req))
 		if err != nil {
 			return nil, "", err
 		}
+		search.until(res.Msg.SearchedUntil)
 		return res.Msg.Events, res.Msg.NextPageToken, nil
 	})
 	if err == nil && next != "" && p.table() {
-		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "there are more: --page-token %s\n", next)
+		more(cmd, next, times...)
 	}
 	return err
 }

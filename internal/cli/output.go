@@ -214,11 +214,8 @@ func taskDetail(w io.Writer, t *penstockv1.Task) error {
 	row("task_id", line(t.TaskId, 255))
 	row("type", t.Type)
 	row("state", t.State)
-	switch {
-	case t.State == string(protocol.StateWaitingApproval):
-		row("waits_for", "people: orchestrator approval list --task "+line(t.TaskId, 255))
-	case t.State == string(protocol.StatePending) && t.OpenDependencies > 0:
-		row("waits_for", fmt.Sprintf("%d tasks: orchestrator task graph %s", t.OpenDependencies, line(t.TaskId, 255)))
+	if t.WaitsFor != "" {
+		row("waits_for", line(t.WaitsFor+waitsHint(t), 1000))
 	}
 	if t.TypeUnknownSince != nil {
 		row("type_unknown", "no worker that lives knows the type; handed back since "+stamp(t.TypeUnknownSince))
@@ -276,6 +273,17 @@ func taskDetail(w io.Writer, t *penstockv1.Task) error {
 		row("result", line(string(t.Result), 500))
 	}
 	return tw.Flush()
+}
+
+// waitsHint is the command that shows more of what a task waits for.
+func waitsHint(t *penstockv1.Task) string {
+	switch {
+	case t.State == string(protocol.StateWaitingApproval):
+		return ": orchestrator approval list --task " + t.TaskId
+	case t.State == string(protocol.StatePending) && t.OpenDependencies > 0:
+		return ": orchestrator task graph " + t.TaskId
+	}
+	return ""
 }
 
 // eventTable prints a timeline; times are relative to the first event.

@@ -52,10 +52,11 @@ func taskGetCmd() *cobra.Command {
 
 func taskListCmd() *cobra.Command {
 	req := &penstockv1.ListTasksRequest{}
+	var f taskFilter
 	var limit int
 	c := &cobra.Command{
 		Use: "list", Short: "List tasks, newest first", Args: args(cobra.NoArgs),
-		Example: "  orchestrator task list --state retrying --state running --type email.send",
+		Example: "  orchestrator task list --state retrying --state running --type email.send\n  orchestrator task list --since 2h --code TASK_TIMEOUT\n  orchestrator task list --state running --longer-than 10m",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			w, asJSON, err := output(cmd)
 			if err != nil {
@@ -64,12 +65,16 @@ func taskListCmd() *cobra.Command {
 			if limit < 1 {
 				return usage(fmt.Errorf("--limit is %d, want at least 1", limit))
 			}
+			if err := f.read(req, time.Now()); err != nil {
+				return err
+			}
 			cl, err := dial(cmd)
 			if err != nil {
 				return err
 			}
 			req.Tenant = tenantOf(cmd)
 			out := &penstockv1.ListTasksResponse{}
+			search := searching{w: cmd.ErrOrStderr()}
 			for left := limit; left > 0; {
 				req.PageSize = int32(min(left, 1000))
 				res, err := cl.RPC().ListTasks(cmd.Context(), connect.NewRequest(req))
@@ -82,6 +87,7 @@ func taskListCmd() *cobra.Command {
 				if req.PageToken == "" {
 					break
 				}
+				search.until(res.Msg.SearchedUntil)
 			}
 			if asJSON {
 				return writeMessage(w, out)
@@ -90,14 +96,12 @@ func taskListCmd() *cobra.Command {
 				return err
 			}
 			if out.NextPageToken != "" {
-				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "there are more: --page-token %s\n", out.NextPageToken)
+				more(cmd, out.NextPageToken, f.times(req)...)
 			}
 			return nil
 		},
 	}
-	c.Flags().StringVar(&req.Queue, "queue", "", "only this queue")
-	c.Flags().StringVar(&req.Type, "type", "", "only this type")
-	c.Flags().StringSliceVar(&req.States, "state", nil, "only these states")
+	f.flags(c, req)
 	c.Flags().StringVar(&req.PageToken, "page-token", "", "go on after an earlier list")
 	c.Flags().IntVar(&limit, "limit", 100, "at most this many")
 	return c

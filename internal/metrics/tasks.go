@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"cmp"
-	"encoding/json"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -99,7 +98,11 @@ func (t *Tasks) count(l *store.Locked, e *protocol.Event) {
 	queue, typ := t.labels.Of(l.Queue, l.Type)
 	if e.To == protocol.StateRunning {
 		t.started.WithLabelValues(queue, typ).Inc()
-		t.latency.WithLabelValues(queue, typ).Observe(max(l.StartedAt.Sub(l.ReadySince()), 0).Seconds())
+		began := e.Times().StartedAt
+		if began.IsZero() {
+			began = l.StartedAt
+		}
+		t.latency.WithLabelValues(queue, typ).Observe(max(began.Sub(l.ReadySince()), 0).Seconds())
 	}
 	if e.From == protocol.StateRunning {
 		t.ended.WithLabelValues(queue, typ, endOf(e)).Inc()
@@ -136,20 +139,14 @@ func endOf(e *protocol.Event) string {
 	return endFailed
 }
 
-// runTime is how long the execution took that an event is the end of: by its
-// worker's clock where the event tells, else as the row has it.
+// runTime is how long the execution took that an event is the end of: as its worker
+// measured it where it said so, else as it was recorded.
 func runTime(l *store.Locked, e *protocol.Event) time.Duration {
-	var told struct {
-		Duration *int64 `json:"duration_ms"`
+	ran := e.Times()
+	if ran.FinishedAt.IsZero() {
+		ran.StartedAt, ran.FinishedAt = l.StartedAt, e.OccurredAt
 	}
-	if e.To == protocol.StateSucceeded && json.Unmarshal(e.Data, &told) == nil && told.Duration != nil {
-		return time.Duration(max(*told.Duration, 0)) * time.Millisecond
-	}
-	end := e.OccurredAt
-	if e.To.Terminal() {
-		end = l.FinishedAt
-	}
-	return max(end.Sub(l.StartedAt), 0)
+	return max(ran.FinishedAt.Sub(ran.StartedAt), 0)
 }
 
 // codeOf bounds what the label code may be: a worker could report any.

@@ -24,10 +24,11 @@ func TestSaved(t *testing.T) {
 		return &store.Locked{Task: protocol.Task{ID: protocol.ID{n}, CreatedAt: created}, Queue: queue, Type: typ}
 	}
 	move := func(l *store.Locked, from, to protocol.State, code protocol.Code, at time.Time, data string) *protocol.Event {
-		return &protocol.Event{TaskID: l.ID, From: from, To: to, Code: code, Actor: protocol.ActorWorker, OccurredAt: at, Data: []byte(data)}
+		types := map[protocol.State]protocol.EventType{protocol.StateRunning: protocol.EventClaimed, protocol.StateSucceeded: protocol.EventSucceeded}
+		return &protocol.Event{TaskID: l.ID, Type: types[to], From: from, To: to, Code: code, Actor: protocol.ActorWorker, OccurredAt: at, Data: []byte(data)}
 	}
-	good := locked(1, "mail", "a") // enqueued now, ran for 2 s
-	good.StartedAt, good.FinishedAt = after(1), after(9)
+	good := locked(1, "mail", "a") // started after 1 s and ran for 2, by its worker; recorded late
+	good.StartedAt, good.FinishedAt = after(7), after(9)
 	late := locked(2, "default", "b") // was due after an hour, started 3 s later, failed after 4 s
 	late.ReadyAt, late.StartedAt = after(3600), after(3603)
 	odd := locked(3, "elsewhere", "mine") // no labels of its own; by a clock ahead of Postgres'
@@ -35,8 +36,8 @@ func TestSaved(t *testing.T) {
 	dead := locked(4, "default", "a")
 	dead.StartedAt = after(0)
 	tasks.Saved([]*store.Locked{good, late, odd, dead}, []*protocol.Event{
-		move(good, protocol.StateQueued, protocol.StateRunning, "", after(1), ""),
-		move(good, protocol.StateRunning, protocol.StateSucceeded, "", after(9), `{"duration_ms":2000}`),
+		move(good, protocol.StateQueued, protocol.StateRunning, "", after(9), `{"started_at":"2026-01-02T03:04:06Z"}`),
+		move(good, protocol.StateRunning, protocol.StateSucceeded, "", after(9), `{"started_at":"2026-01-02T03:04:06Z","finished_at":"2026-01-02T03:04:08Z","duration_ms":2000}`),
 		move(late, protocol.StateQueued, protocol.StateRunning, "", after(3603), ""),
 		move(late, protocol.StateRunning, protocol.StateRetrying, protocol.CodeExecutionFailed, after(3607), `{"delay_source":"policy"}`),
 		move(odd, protocol.StateRetrying, protocol.StateRunning, "", after(1), ""),

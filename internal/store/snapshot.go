@@ -15,3 +15,15 @@ func (s *Store) Snapshot(ctx context.Context, fn func(q *dbsqlc.Queries) error) 
 	o := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	return pgx.BeginTxFunc(ctx, s.pool, o, func(tx pgx.Tx) error { return fn(dbsqlc.New(tx)) })
 }
+
+// Look runs fn in a read-only transaction whose statements read along indexes: for
+// statements that take one look at a list, a bounded number of its rows.
+func (s *Store) Look(ctx context.Context, fn func(q *dbsqlc.Queries) error) error {
+	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		q := dbsqlc.New(tx)
+		if err := q.ReadInOrder(ctx); err != nil {
+			return err
+		}
+		return fn(q)
+	})
+}

@@ -211,7 +211,7 @@ func (q *Queries) ExpiringApprovals(ctx context.Context, maxRows int32) ([]*Expi
 }
 
 const getApproval = `-- name: GetApproval :one
-SELECT a.id, a.task_id, a.tenant, a.kind, a.name, a.rule_revision, a.digest, a.required, a.approvers, a.requesters, a.prompt, a.rule_error, a.effect_scope, a.effect_key, a.effect_name, a.status, a.requested_at, a.expires_at, a.decided_at, a.decided_by, a.decision, t.name AS task_name, t.type, t.queue, t.state, t.payload,
+SELECT a.id, a.task_id, a.tenant, a.kind, a.name, a.rule_revision, a.digest, a.required, a.approvers, a.requesters, a.prompt, a.rule_error, a.effect_scope, a.effect_key, a.effect_name, a.status, a.requested_at, a.expires_at, a.decided_at, a.decided_by, a.decision, t.name AS task_name, COALESCE(t.type, '')::text AS type, COALESCE(t.queue, '')::text AS queue, COALESCE(t.state, '')::text AS state, t.payload,
     ARRAY(SELECT v.principal FROM approval_votes v WHERE v.approval_id = a.id ORDER BY v.at, v.principal)::text[] AS approved_by
 FROM approvals a LEFT JOIN tasks t ON t.id = a.task_id WHERE a.id = $1
 `
@@ -239,9 +239,9 @@ type GetApprovalRow struct {
 	DecidedBy    *string
 	Decision     *string
 	TaskName     *string
-	Type         *string
-	Queue        *string
-	State        *string
+	Type         string
+	Queue        string
+	State        string
 	Payload      []byte
 	ApprovedBy   []string
 }
@@ -426,26 +426,30 @@ func (q *Queries) InsertVote(ctx context.Context, arg InsertVoteParams) error {
 }
 
 const listApprovals = `-- name: ListApprovals :many
-SELECT a.id, a.task_id, a.tenant, a.kind, a.name, a.rule_revision, a.digest, a.required, a.approvers, a.requesters, a.prompt, a.rule_error, a.effect_scope, a.effect_key, a.effect_name, a.status, a.requested_at, a.expires_at, a.decided_at, a.decided_by, a.decision, t.name AS task_name, t.type, t.queue, t.state,
-    ARRAY(SELECT v.principal FROM approval_votes v WHERE v.approval_id = a.id ORDER BY v.at, v.principal)::text[] AS approved_by
-FROM approvals a LEFT JOIN tasks t ON t.id = a.task_id
-WHERE (a.requested_at, a.id) < ($1::timestamptz, $2::uuid)
-    AND ($3::text = '' OR a.status = $3)
-    AND ($4::text = '' OR a.name = $4)
-    AND ($5::text = '' OR a.kind = $5)
-    AND ($6::text = '' OR a.tenant = $6)
-    AND ($7::uuid = '00000000-0000-0000-0000-000000000000'::uuid OR a.task_id = $7::uuid)
-ORDER BY a.requested_at DESC, a.id DESC LIMIT $8::int
+SELECT l.id, l.task_id, l.tenant, l.kind, l.name, l.rule_revision, l.digest, l.required, l.approvers, l.requesters, l.prompt, l.rule_error, l.effect_scope, l.effect_key, l.effect_name, l.status, l.requested_at, l.expires_at, l.decided_at, l.decided_by, l.decision, l.place, l.admitted, t.name AS task_name, COALESCE(t.type, '')::text AS type, COALESCE(t.queue, '')::text AS queue, COALESCE(t.state, '')::text AS state,
+    ARRAY(SELECT v.principal FROM approval_votes v WHERE v.approval_id = l.id ORDER BY v.at, v.principal)::text[] AS approved_by
+FROM (
+    SELECT a.id, a.task_id, a.tenant, a.kind, a.name, a.rule_revision, a.digest, a.required, a.approvers, a.requesters, a.prompt, a.rule_error, a.effect_scope, a.effect_key, a.effect_name, a.status, a.requested_at, a.expires_at, a.decided_at, a.decided_by, a.decision, row_number() OVER (ORDER BY a.requested_at DESC, a.id DESC) AS place,
+        (($1::text = '' OR a.status = $1)
+            AND ($2::text = '' OR a.name = $2)
+            AND ($3::text = '' OR a.kind = $3)
+            AND ($4::text = '' OR a.tenant = $4))::boolean AS admitted
+    FROM approvals a
+    WHERE (a.requested_at, a.id) < ($5::timestamptz, $6::uuid)
+    ORDER BY a.requested_at DESC, a.id DESC LIMIT $7::int
+) l LEFT JOIN LATERAL (SELECT x.name, x.type, x.queue, x.state FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.admitted OR l.place = $7::int
+ORDER BY l.requested_at DESC, l.id DESC LIMIT $8::int
 `
 
 type ListApprovalsParams struct {
-	BeforeAt time.Time
-	BeforeID pgid.ID
 	Status   string
 	Name     string
 	Kind     string
 	Tenant   string
-	TaskID   pgid.ID
+	BeforeAt time.Time
+	BeforeID pgid.ID
+	MaxLook  int32
 	MaxRows  int32
 }
 
@@ -471,23 +475,25 @@ type ListApprovalsRow struct {
 	DecidedAt    pgtype.Timestamptz
 	DecidedBy    *string
 	Decision     *string
+	Place        int64
+	Admitted     bool
 	TaskName     *string
-	Type         *string
-	Queue        *string
-	State        *string
+	Type         string
+	Queue        string
+	State        string
 	ApprovedBy   []string
 }
 
-// Requests, newest first.
+// One look at requests, as ListTasks, newest first.
 func (q *Queries) ListApprovals(ctx context.Context, arg ListApprovalsParams) ([]*ListApprovalsRow, error) {
 	rows, err := q.db.Query(ctx, listApprovals,
-		arg.BeforeAt,
-		arg.BeforeID,
 		arg.Status,
 		arg.Name,
 		arg.Kind,
 		arg.Tenant,
-		arg.TaskID,
+		arg.BeforeAt,
+		arg.BeforeID,
+		arg.MaxLook,
 		arg.MaxRows,
 	)
 	if err != nil {
@@ -519,6 +525,243 @@ func (q *Queries) ListApprovals(ctx context.Context, arg ListApprovalsParams) ([
 			&i.DecidedAt,
 			&i.DecidedBy,
 			&i.Decision,
+			&i.Place,
+			&i.Admitted,
+			&i.TaskName,
+			&i.Type,
+			&i.Queue,
+			&i.State,
+			&i.ApprovedBy,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const listApprovalsOfTask = `-- name: ListApprovalsOfTask :many
+SELECT l.id, l.task_id, l.tenant, l.kind, l.name, l.rule_revision, l.digest, l.required, l.approvers, l.requesters, l.prompt, l.rule_error, l.effect_scope, l.effect_key, l.effect_name, l.status, l.requested_at, l.expires_at, l.decided_at, l.decided_by, l.decision, l.place, l.admitted, t.name AS task_name, COALESCE(t.type, '')::text AS type, COALESCE(t.queue, '')::text AS queue, COALESCE(t.state, '')::text AS state,
+    ARRAY(SELECT v.principal FROM approval_votes v WHERE v.approval_id = l.id ORDER BY v.at, v.principal)::text[] AS approved_by
+FROM (
+    SELECT a.id, a.task_id, a.tenant, a.kind, a.name, a.rule_revision, a.digest, a.required, a.approvers, a.requesters, a.prompt, a.rule_error, a.effect_scope, a.effect_key, a.effect_name, a.status, a.requested_at, a.expires_at, a.decided_at, a.decided_by, a.decision, row_number() OVER (ORDER BY a.requested_at DESC, a.id DESC) AS place,
+        (($1::text = '' OR a.status = $1)
+            AND ($2::text = '' OR a.name = $2)
+            AND ($3::text = '' OR a.kind = $3)
+            AND ($4::text = '' OR a.tenant = $4))::boolean AS admitted
+    FROM approvals a
+    WHERE a.task_id = $5::uuid AND (a.requested_at, a.id) < ($6::timestamptz, $7::uuid)
+    ORDER BY a.requested_at DESC, a.id DESC LIMIT $8::int
+) l LEFT JOIN LATERAL (SELECT x.name, x.type, x.queue, x.state FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.admitted OR l.place = $8::int
+ORDER BY l.requested_at DESC, l.id DESC LIMIT $9::int
+`
+
+type ListApprovalsOfTaskParams struct {
+	Status   string
+	Name     string
+	Kind     string
+	Tenant   string
+	TaskID   pgid.ID
+	BeforeAt time.Time
+	BeforeID pgid.ID
+	MaxLook  int32
+	MaxRows  int32
+}
+
+type ListApprovalsOfTaskRow struct {
+	ID           pgid.ID
+	TaskID       pgid.ID
+	Tenant       string
+	Kind         string
+	Name         string
+	RuleRevision *int64
+	Digest       string
+	Required     int32
+	Approvers    []string
+	Requesters   []string
+	Prompt       *string
+	RuleError    *string
+	EffectScope  *string
+	EffectKey    *string
+	EffectName   *string
+	Status       string
+	RequestedAt  time.Time
+	ExpiresAt    time.Time
+	DecidedAt    pgtype.Timestamptz
+	DecidedBy    *string
+	Decision     *string
+	Place        int64
+	Admitted     bool
+	TaskName     *string
+	Type         string
+	Queue        string
+	State        string
+	ApprovedBy   []string
+}
+
+// ListApprovals of one task.
+func (q *Queries) ListApprovalsOfTask(ctx context.Context, arg ListApprovalsOfTaskParams) ([]*ListApprovalsOfTaskRow, error) {
+	rows, err := q.db.Query(ctx, listApprovalsOfTask,
+		arg.Status,
+		arg.Name,
+		arg.Kind,
+		arg.Tenant,
+		arg.TaskID,
+		arg.BeforeAt,
+		arg.BeforeID,
+		arg.MaxLook,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*ListApprovalsOfTaskRow
+	for rows.Next() {
+		var i ListApprovalsOfTaskRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.TaskID,
+			&i.Tenant,
+			&i.Kind,
+			&i.Name,
+			&i.RuleRevision,
+			&i.Digest,
+			&i.Required,
+			&i.Approvers,
+			&i.Requesters,
+			&i.Prompt,
+			&i.RuleError,
+			&i.EffectScope,
+			&i.EffectKey,
+			&i.EffectName,
+			&i.Status,
+			&i.RequestedAt,
+			&i.ExpiresAt,
+			&i.DecidedAt,
+			&i.DecidedBy,
+			&i.Decision,
+			&i.Place,
+			&i.Admitted,
+			&i.TaskName,
+			&i.Type,
+			&i.Queue,
+			&i.State,
+			&i.ApprovedBy,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const listPendingApprovals = `-- name: ListPendingApprovals :many
+SELECT l.id, l.task_id, l.tenant, l.kind, l.name, l.rule_revision, l.digest, l.required, l.approvers, l.requesters, l.prompt, l.rule_error, l.effect_scope, l.effect_key, l.effect_name, l.status, l.requested_at, l.expires_at, l.decided_at, l.decided_by, l.decision, l.place, l.admitted, t.name AS task_name, COALESCE(t.type, '')::text AS type, COALESCE(t.queue, '')::text AS queue, COALESCE(t.state, '')::text AS state,
+    ARRAY(SELECT v.principal FROM approval_votes v WHERE v.approval_id = l.id ORDER BY v.at, v.principal)::text[] AS approved_by
+FROM (
+    SELECT a.id, a.task_id, a.tenant, a.kind, a.name, a.rule_revision, a.digest, a.required, a.approvers, a.requesters, a.prompt, a.rule_error, a.effect_scope, a.effect_key, a.effect_name, a.status, a.requested_at, a.expires_at, a.decided_at, a.decided_by, a.decision, row_number() OVER (ORDER BY a.requested_at DESC, a.id DESC) AS place,
+        (($1::text = '' OR a.name = $1)
+            AND ($2::text = '' OR a.kind = $2)
+            AND ($3::text = '' OR a.tenant = $3))::boolean AS admitted
+    FROM approvals a
+    WHERE a.status = 'pending' AND (a.requested_at, a.id) < ($4::timestamptz, $5::uuid)
+    ORDER BY a.requested_at DESC, a.id DESC LIMIT $6::int
+) l LEFT JOIN LATERAL (SELECT x.name, x.type, x.queue, x.state FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.admitted OR l.place = $6::int
+ORDER BY l.requested_at DESC, l.id DESC LIMIT $7::int
+`
+
+type ListPendingApprovalsParams struct {
+	Name     string
+	Kind     string
+	Tenant   string
+	BeforeAt time.Time
+	BeforeID pgid.ID
+	MaxLook  int32
+	MaxRows  int32
+}
+
+type ListPendingApprovalsRow struct {
+	ID           pgid.ID
+	TaskID       pgid.ID
+	Tenant       string
+	Kind         string
+	Name         string
+	RuleRevision *int64
+	Digest       string
+	Required     int32
+	Approvers    []string
+	Requesters   []string
+	Prompt       *string
+	RuleError    *string
+	EffectScope  *string
+	EffectKey    *string
+	EffectName   *string
+	Status       string
+	RequestedAt  time.Time
+	ExpiresAt    time.Time
+	DecidedAt    pgtype.Timestamptz
+	DecidedBy    *string
+	Decision     *string
+	Place        int64
+	Admitted     bool
+	TaskName     *string
+	Type         string
+	Queue        string
+	State        string
+	ApprovedBy   []string
+}
+
+// ListApprovals of those that wait for a decision.
+func (q *Queries) ListPendingApprovals(ctx context.Context, arg ListPendingApprovalsParams) ([]*ListPendingApprovalsRow, error) {
+	rows, err := q.db.Query(ctx, listPendingApprovals,
+		arg.Name,
+		arg.Kind,
+		arg.Tenant,
+		arg.BeforeAt,
+		arg.BeforeID,
+		arg.MaxLook,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*ListPendingApprovalsRow
+	for rows.Next() {
+		var i ListPendingApprovalsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.TaskID,
+			&i.Tenant,
+			&i.Kind,
+			&i.Name,
+			&i.RuleRevision,
+			&i.Digest,
+			&i.Required,
+			&i.Approvers,
+			&i.Requesters,
+			&i.Prompt,
+			&i.RuleError,
+			&i.EffectScope,
+			&i.EffectKey,
+			&i.EffectName,
+			&i.Status,
+			&i.RequestedAt,
+			&i.ExpiresAt,
+			&i.DecidedAt,
+			&i.DecidedBy,
+			&i.Decision,
+			&i.Place,
+			&i.Admitted,
 			&i.TaskName,
 			&i.Type,
 			&i.Queue,

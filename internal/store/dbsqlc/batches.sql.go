@@ -288,30 +288,41 @@ func (q *Queries) InsertBatch(ctx context.Context, arg InsertBatchParams) (*Inse
 }
 
 const listBatchItems = `-- name: ListBatchItems :many
-SELECT i.dlq_id, i.status, i.task_id, i.detail FROM dlq_batch_items i
-WHERE i.batch_id = $1 AND i.dlq_id > $2 AND ($3::text = '' OR i.status = $3)
-ORDER BY i.dlq_id LIMIT $4
+SELECT l.dlq_id, l.status, l.task_id, l.detail, l.place, l.admitted FROM (
+    SELECT i.dlq_id, i.status, i.task_id, i.detail, row_number() OVER (ORDER BY i.dlq_id) AS place,
+        ($1::text = '' OR i.status = $1)::boolean AS admitted
+    FROM dlq_batch_items i
+    WHERE i.batch_id = $2 AND i.dlq_id > $3::uuid
+    ORDER BY i.dlq_id LIMIT $4::int
+) l
+WHERE l.admitted OR l.place = $4::int
+ORDER BY l.dlq_id LIMIT $5::int
 `
 
 type ListBatchItemsParams struct {
+	Status  string
 	BatchID pgid.ID
 	AfterID pgid.ID
-	Status  string
+	MaxLook int32
 	MaxRows int32
 }
 
 type ListBatchItemsRow struct {
-	DlqID  pgid.ID
-	Status string
-	TaskID *pgid.ID
-	Detail *string
+	DlqID    pgid.ID
+	Status   string
+	TaskID   *pgid.ID
+	Detail   *string
+	Place    int64
+	Admitted bool
 }
 
+// One look, as ListTasks, in order of the ids.
 func (q *Queries) ListBatchItems(ctx context.Context, arg ListBatchItemsParams) ([]*ListBatchItemsRow, error) {
 	rows, err := q.db.Query(ctx, listBatchItems,
+		arg.Status,
 		arg.BatchID,
 		arg.AfterID,
-		arg.Status,
+		arg.MaxLook,
 		arg.MaxRows,
 	)
 	if err != nil {
@@ -326,6 +337,8 @@ func (q *Queries) ListBatchItems(ctx context.Context, arg ListBatchItemsParams) 
 			&i.Status,
 			&i.TaskID,
 			&i.Detail,
+			&i.Place,
+			&i.Admitted,
 		); err != nil {
 			return nil, err
 		}
@@ -338,62 +351,78 @@ func (q *Queries) ListBatchItems(ctx context.Context, arg ListBatchItemsParams) 
 }
 
 const listBatches = `-- name: ListBatches :many
-SELECT id, kind, status, filter, again, original, digest, total, done, skipped, rate, next_at, reason, created_by, decided_by, decision_reason, controlled_by, created_at, expires_at, started_at, finished_at, started_by, tenants FROM dlq_batches b
-WHERE (b.created_at, b.id) < ($1::timestamptz, $2::uuid)
-    AND ($3::text = '' OR b.kind = $3) AND ($4::text = '' OR b.status = $4)
-    AND ($5::text[] IS NULL OR cardinality(b.tenants) > 0 AND b.tenants <@ $5::text[])
-ORDER BY b.created_at DESC, b.id DESC LIMIT $6
+SELECT b.id, b.kind, b.status, b.filter, b.again, b.original, b.digest, b.total, b.done, b.skipped, b.rate, b.next_at, b.reason, b.created_by, b.decided_by, b.decision_reason, b.controlled_by, b.created_at, b.expires_at, b.started_at, b.finished_at, b.started_by, b.tenants, l.place, l.admitted FROM (
+    SELECT x.id, x.created_at, row_number() OVER (ORDER BY x.created_at DESC, x.id DESC) AS place,
+        (($1::text = '' OR x.kind = $1) AND ($2::text = '' OR x.status = $2)
+            AND ($3::text[] IS NULL OR cardinality(x.tenants) > 0 AND x.tenants <@ $3::text[]))::boolean AS admitted
+    FROM dlq_batches x
+    WHERE (x.created_at, x.id) < ($4::timestamptz, $5::uuid)
+    ORDER BY x.created_at DESC, x.id DESC LIMIT $6::int
+) l JOIN dlq_batches b ON b.id = l.id
+WHERE l.admitted OR l.place = $6::int
+ORDER BY l.created_at DESC, l.id DESC LIMIT $7::int
 `
 
 type ListBatchesParams struct {
-	BeforeAt time.Time
-	BeforeID pgid.ID
 	Kind     string
 	Status   string
 	Tenants  []string
+	BeforeAt time.Time
+	BeforeID pgid.ID
+	MaxLook  int32
 	MaxRows  int32
 }
 
-func (q *Queries) ListBatches(ctx context.Context, arg ListBatchesParams) ([]*DlqBatch, error) {
+type ListBatchesRow struct {
+	DlqBatch DlqBatch
+	Place    int64
+	Admitted bool
+}
+
+// One look, as ListTasks, newest first.
+func (q *Queries) ListBatches(ctx context.Context, arg ListBatchesParams) ([]*ListBatchesRow, error) {
 	rows, err := q.db.Query(ctx, listBatches,
-		arg.BeforeAt,
-		arg.BeforeID,
 		arg.Kind,
 		arg.Status,
 		arg.Tenants,
+		arg.BeforeAt,
+		arg.BeforeID,
+		arg.MaxLook,
 		arg.MaxRows,
 	)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []*DlqBatch
+	var items []*ListBatchesRow
 	for rows.Next() {
-		var i DlqBatch
+		var i ListBatchesRow
 		if err := rows.Scan(
-			&i.ID,
-			&i.Kind,
-			&i.Status,
-			&i.Filter,
-			&i.Again,
-			&i.Original,
-			&i.Digest,
-			&i.Total,
-			&i.Done,
-			&i.Skipped,
-			&i.Rate,
-			&i.NextAt,
-			&i.Reason,
-			&i.CreatedBy,
-			&i.DecidedBy,
-			&i.DecisionReason,
-			&i.ControlledBy,
-			&i.CreatedAt,
-			&i.ExpiresAt,
-			&i.StartedAt,
-			&i.FinishedAt,
-			&i.StartedBy,
-			&i.Tenants,
+			&i.DlqBatch.ID,
+			&i.DlqBatch.Kind,
+			&i.DlqBatch.Status,
+			&i.DlqBatch.Filter,
+			&i.DlqBatch.Again,
+			&i.DlqBatch.Original,
+			&i.DlqBatch.Digest,
+			&i.DlqBatch.Total,
+			&i.DlqBatch.Done,
+			&i.DlqBatch.Skipped,
+			&i.DlqBatch.Rate,
+			&i.DlqBatch.NextAt,
+			&i.DlqBatch.Reason,
+			&i.DlqBatch.CreatedBy,
+			&i.DlqBatch.DecidedBy,
+			&i.DlqBatch.DecisionReason,
+			&i.DlqBatch.ControlledBy,
+			&i.DlqBatch.CreatedAt,
+			&i.DlqBatch.ExpiresAt,
+			&i.DlqBatch.StartedAt,
+			&i.DlqBatch.FinishedAt,
+			&i.DlqBatch.StartedBy,
+			&i.DlqBatch.Tenants,
+			&i.Place,
+			&i.Admitted,
 		); err != nil {
 			return nil, err
 		}

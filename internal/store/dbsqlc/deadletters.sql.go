@@ -16,7 +16,7 @@ import (
 const deadByIDs = `-- name: DeadByIDs :many
 SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.error_code, left(d.error, 2000) AS error, d.retry_count, d.failed_at, d.stream, d.message_id,
     d.recorded_at, d.status, d.fingerprint, d.requeues, d.revision, d.settled_at, d.discard_batch_id, d.discard_reason,
-    d.discard_proposed_by, d.discard_confirmed_by, d.erased_at, t.name
+    d.discard_proposed_by, d.discard_confirmed_by, d.erased_at, t.name, 0::bigint AS place, true::boolean AS admitted
 FROM (SELECT unnest($1::uuid[]) AS id) u JOIN dlq_items d ON d.dlq_id = u.id LEFT JOIN tasks t ON t.id = d.task_id
 `
 
@@ -44,8 +44,11 @@ type DeadByIDsRow struct {
 	DiscardConfirmedBy *string
 	ErasedAt           pgtype.Timestamptz
 	Name               *string
+	Place              int64
+	Admitted           bool
 }
 
+// The columns are those of ListDead.
 func (q *Queries) DeadByIDs(ctx context.Context, ids []pgid.ID) ([]*DeadByIDsRow, error) {
 	rows, err := q.db.Query(ctx, deadByIDs, ids)
 	if err != nil {
@@ -79,6 +82,8 @@ func (q *Queries) DeadByIDs(ctx context.Context, ids []pgid.ID) ([]*DeadByIDsRow
 			&i.DiscardConfirmedBy,
 			&i.ErasedAt,
 			&i.Name,
+			&i.Place,
+			&i.Admitted,
 		); err != nil {
 			return nil, err
 		}
@@ -485,33 +490,39 @@ func (q *Queries) InsertEntryEvents(ctx context.Context, arg InsertEntryEventsPa
 }
 
 const listDead = `-- name: ListDead :many
-SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.error_code, left(d.error, 2000) AS error, d.retry_count, d.failed_at, d.stream, d.message_id,
-    d.recorded_at, d.status, d.fingerprint, d.requeues, d.revision, d.settled_at, d.discard_batch_id, d.discard_reason,
-    d.discard_proposed_by, d.discard_confirmed_by, d.erased_at, t.name FROM dlq_items d LEFT JOIN tasks t ON t.id = d.task_id
-WHERE (d.failed_at, d.dlq_id) < ($1::timestamptz, $2::uuid)
-    AND d.failed_at >= $3::timestamptz AND d.failed_at < $4::timestamptz
-    AND ($5::text = '' OR d.tenant = $5)
-    AND ($6::text = '' OR d.type = $6)
-    AND ($7::text = '' OR penstock_cause(d.error_code, d.error) = $7
-            OR $7 = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
-    AND ($8::text = '' OR d.fingerprint = $8)
-    AND ($9::text = '' OR d.queue = $9)
-    AND ($10::text = '' OR d.status = $10)
-ORDER BY d.failed_at DESC, d.dlq_id DESC
-LIMIT $11
+SELECT l.dlq_id, l.task_id, l.tenant, l.queue, l.type, l.error_code, left(l.error, 2000) AS error, l.retry_count, l.failed_at, l.stream, l.message_id,
+    l.recorded_at, l.status, l.fingerprint, l.requeues, l.revision, l.settled_at, l.discard_batch_id, l.discard_reason,
+    l.discard_proposed_by, l.discard_confirmed_by, l.erased_at, t.name, l.place, l.admitted
+FROM (
+    SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, d.stream, d.message_id, d.raw, d.created_at, d.recorded_at, d.status, d.fingerprint, d.errors, d.entry_id, d.revision, d.edited_payload, d.requeues, d.settled_at, d.discard_batch_id, d.discard_reason, d.discard_proposed_by, d.discard_confirmed_by, d.event_seq, d.task_removed_at, d.erased_at, row_number() OVER (ORDER BY d.failed_at DESC, d.dlq_id DESC) AS place,
+        ((($1::text = '' OR d.tenant = $1)
+            AND ($2::text = '' OR d.type = $2)
+            AND ($3::text = '' OR penstock_cause(d.error_code, d.error) = $3
+                OR $3 = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
+            AND ($4::text = '' OR d.fingerprint = $4)
+            AND ($5::text = '' OR d.queue = $5)
+            AND ($6::text = '' OR d.status = $6)) IS TRUE)::boolean AS admitted
+    FROM dlq_items d
+    WHERE (d.failed_at, d.dlq_id) < ($7::timestamptz, $8::uuid)
+        AND d.failed_at >= $9::timestamptz AND d.failed_at < $10::timestamptz
+    ORDER BY d.failed_at DESC, d.dlq_id DESC LIMIT $11::int
+) l LEFT JOIN LATERAL (SELECT x.name FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.admitted OR l.place = $11::int
+ORDER BY l.failed_at DESC, l.dlq_id DESC LIMIT $12::int
 `
 
 type ListDeadParams struct {
-	BeforeAt     time.Time
-	BeforeID     pgid.ID
-	FailedAfter  time.Time
-	FailedBefore time.Time
 	Tenant       string
 	Type         string
 	ErrorCode    string
 	Fingerprint  string
 	Queue        string
 	Status       string
+	BeforeAt     time.Time
+	BeforeID     pgid.ID
+	FailedAfter  time.Time
+	FailedBefore time.Time
+	MaxLook      int32
 	MaxRows      int32
 }
 
@@ -539,21 +550,24 @@ type ListDeadRow struct {
 	DiscardConfirmedBy *string
 	ErasedAt           pgtype.Timestamptz
 	Name               *string
+	Place              int64
+	Admitted           bool
 }
 
-// Newest first, without payloads; the page starts after (before_at, before_id).
+// One look, as ListTasks, newest first, without payloads.
 func (q *Queries) ListDead(ctx context.Context, arg ListDeadParams) ([]*ListDeadRow, error) {
 	rows, err := q.db.Query(ctx, listDead,
-		arg.BeforeAt,
-		arg.BeforeID,
-		arg.FailedAfter,
-		arg.FailedBefore,
 		arg.Tenant,
 		arg.Type,
 		arg.ErrorCode,
 		arg.Fingerprint,
 		arg.Queue,
 		arg.Status,
+		arg.BeforeAt,
+		arg.BeforeID,
+		arg.FailedAfter,
+		arg.FailedBefore,
+		arg.MaxLook,
 		arg.MaxRows,
 	)
 	if err != nil {
@@ -587,6 +601,377 @@ func (q *Queries) ListDead(ctx context.Context, arg ListDeadParams) ([]*ListDead
 			&i.DiscardConfirmedBy,
 			&i.ErasedAt,
 			&i.Name,
+			&i.Place,
+			&i.Admitted,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const listDeadOfCause = `-- name: ListDeadOfCause :many
+SELECT l.dlq_id, l.task_id, l.tenant, l.queue, l.type, l.error_code, left(l.error, 2000) AS error, l.retry_count, l.failed_at, l.stream, l.message_id,
+    l.recorded_at, l.status, l.fingerprint, l.requeues, l.revision, l.settled_at, l.discard_batch_id, l.discard_reason,
+    l.discard_proposed_by, l.discard_confirmed_by, l.erased_at, t.name, l.place, l.admitted
+FROM (
+    SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, d.stream, d.message_id, d.raw, d.created_at, d.recorded_at, d.status, d.fingerprint, d.errors, d.entry_id, d.revision, d.edited_payload, d.requeues, d.settled_at, d.discard_batch_id, d.discard_reason, d.discard_proposed_by, d.discard_confirmed_by, d.event_seq, d.task_removed_at, d.erased_at, row_number() OVER (ORDER BY d.failed_at DESC, d.dlq_id DESC) AS place,
+        ((($1::text = '' OR d.tenant = $1)
+            AND ($2::text = '' OR d.type = $2)
+            AND ($3::text = '' OR d.fingerprint = $3)
+            AND ($4::text = '' OR d.queue = $4)
+            AND ($5::text = '' OR d.status = $5)) IS TRUE)::boolean AS admitted
+    FROM dlq_items d
+    WHERE penstock_cause(d.error_code, d.error) = $6::text AND (d.failed_at, d.dlq_id) < ($7::timestamptz, $8::uuid)
+        AND d.failed_at >= $9::timestamptz AND d.failed_at < $10::timestamptz
+    ORDER BY d.failed_at DESC, d.dlq_id DESC LIMIT $11::int
+) l LEFT JOIN LATERAL (SELECT x.name FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.admitted OR l.place = $11::int
+ORDER BY l.failed_at DESC, l.dlq_id DESC LIMIT $12::int
+`
+
+type ListDeadOfCauseParams struct {
+	Tenant       string
+	Type         string
+	Fingerprint  string
+	Queue        string
+	Status       string
+	ErrorCode    string
+	BeforeAt     time.Time
+	BeforeID     pgid.ID
+	FailedAfter  time.Time
+	FailedBefore time.Time
+	MaxLook      int32
+	MaxRows      int32
+}
+
+type ListDeadOfCauseRow struct {
+	DlqID              pgid.ID
+	TaskID             *pgid.ID
+	Tenant             string
+	Queue              *string
+	Type               *string
+	ErrorCode          string
+	Error              string
+	RetryCount         int32
+	FailedAt           time.Time
+	Stream             *string
+	MessageID          *string
+	RecordedAt         pgtype.Timestamptz
+	Status             string
+	Fingerprint        string
+	Requeues           int32
+	Revision           int32
+	SettledAt          pgtype.Timestamptz
+	DiscardBatchID     *pgid.ID
+	DiscardReason      *string
+	DiscardProposedBy  *string
+	DiscardConfirmedBy *string
+	ErasedAt           pgtype.Timestamptz
+	Name               *string
+	Place              int64
+	Admitted           bool
+}
+
+// ListDead of what failed last with one code.
+func (q *Queries) ListDeadOfCause(ctx context.Context, arg ListDeadOfCauseParams) ([]*ListDeadOfCauseRow, error) {
+	rows, err := q.db.Query(ctx, listDeadOfCause,
+		arg.Tenant,
+		arg.Type,
+		arg.Fingerprint,
+		arg.Queue,
+		arg.Status,
+		arg.ErrorCode,
+		arg.BeforeAt,
+		arg.BeforeID,
+		arg.FailedAfter,
+		arg.FailedBefore,
+		arg.MaxLook,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*ListDeadOfCauseRow
+	for rows.Next() {
+		var i ListDeadOfCauseRow
+		if err := rows.Scan(
+			&i.DlqID,
+			&i.TaskID,
+			&i.Tenant,
+			&i.Queue,
+			&i.Type,
+			&i.ErrorCode,
+			&i.Error,
+			&i.RetryCount,
+			&i.FailedAt,
+			&i.Stream,
+			&i.MessageID,
+			&i.RecordedAt,
+			&i.Status,
+			&i.Fingerprint,
+			&i.Requeues,
+			&i.Revision,
+			&i.SettledAt,
+			&i.DiscardBatchID,
+			&i.DiscardReason,
+			&i.DiscardProposedBy,
+			&i.DiscardConfirmedBy,
+			&i.ErasedAt,
+			&i.Name,
+			&i.Place,
+			&i.Admitted,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const listDeadOfFingerprint = `-- name: ListDeadOfFingerprint :many
+SELECT l.dlq_id, l.task_id, l.tenant, l.queue, l.type, l.error_code, left(l.error, 2000) AS error, l.retry_count, l.failed_at, l.stream, l.message_id,
+    l.recorded_at, l.status, l.fingerprint, l.requeues, l.revision, l.settled_at, l.discard_batch_id, l.discard_reason,
+    l.discard_proposed_by, l.discard_confirmed_by, l.erased_at, t.name, l.place, l.admitted
+FROM (
+    SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, d.stream, d.message_id, d.raw, d.created_at, d.recorded_at, d.status, d.fingerprint, d.errors, d.entry_id, d.revision, d.edited_payload, d.requeues, d.settled_at, d.discard_batch_id, d.discard_reason, d.discard_proposed_by, d.discard_confirmed_by, d.event_seq, d.task_removed_at, d.erased_at, row_number() OVER (ORDER BY d.failed_at DESC, d.dlq_id DESC) AS place,
+        ((($1::text = '' OR d.tenant = $1)
+            AND ($2::text = '' OR d.type = $2)
+            AND ($3::text = '' OR penstock_cause(d.error_code, d.error) = $3
+                OR $3 = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
+            AND ($4::text = '' OR d.queue = $4)
+            AND ($5::text = '' OR d.status = $5)) IS TRUE)::boolean AS admitted
+    FROM dlq_items d
+    WHERE d.fingerprint = $6::text AND (d.failed_at, d.dlq_id) < ($7::timestamptz, $8::uuid)
+        AND d.failed_at >= $9::timestamptz AND d.failed_at < $10::timestamptz
+    ORDER BY d.failed_at DESC, d.dlq_id DESC LIMIT $11::int
+) l LEFT JOIN LATERAL (SELECT x.name FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.admitted OR l.place = $11::int
+ORDER BY l.failed_at DESC, l.dlq_id DESC LIMIT $12::int
+`
+
+type ListDeadOfFingerprintParams struct {
+	Tenant       string
+	Type         string
+	ErrorCode    string
+	Queue        string
+	Status       string
+	Fingerprint  string
+	BeforeAt     time.Time
+	BeforeID     pgid.ID
+	FailedAfter  time.Time
+	FailedBefore time.Time
+	MaxLook      int32
+	MaxRows      int32
+}
+
+type ListDeadOfFingerprintRow struct {
+	DlqID              pgid.ID
+	TaskID             *pgid.ID
+	Tenant             string
+	Queue              *string
+	Type               *string
+	ErrorCode          string
+	Error              string
+	RetryCount         int32
+	FailedAt           time.Time
+	Stream             *string
+	MessageID          *string
+	RecordedAt         pgtype.Timestamptz
+	Status             string
+	Fingerprint        string
+	Requeues           int32
+	Revision           int32
+	SettledAt          pgtype.Timestamptz
+	DiscardBatchID     *pgid.ID
+	DiscardReason      *string
+	DiscardProposedBy  *string
+	DiscardConfirmedBy *string
+	ErasedAt           pgtype.Timestamptz
+	Name               *string
+	Place              int64
+	Admitted           bool
+}
+
+// ListDead of one fingerprint.
+func (q *Queries) ListDeadOfFingerprint(ctx context.Context, arg ListDeadOfFingerprintParams) ([]*ListDeadOfFingerprintRow, error) {
+	rows, err := q.db.Query(ctx, listDeadOfFingerprint,
+		arg.Tenant,
+		arg.Type,
+		arg.ErrorCode,
+		arg.Queue,
+		arg.Status,
+		arg.Fingerprint,
+		arg.BeforeAt,
+		arg.BeforeID,
+		arg.FailedAfter,
+		arg.FailedBefore,
+		arg.MaxLook,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*ListDeadOfFingerprintRow
+	for rows.Next() {
+		var i ListDeadOfFingerprintRow
+		if err := rows.Scan(
+			&i.DlqID,
+			&i.TaskID,
+			&i.Tenant,
+			&i.Queue,
+			&i.Type,
+			&i.ErrorCode,
+			&i.Error,
+			&i.RetryCount,
+			&i.FailedAt,
+			&i.Stream,
+			&i.MessageID,
+			&i.RecordedAt,
+			&i.Status,
+			&i.Fingerprint,
+			&i.Requeues,
+			&i.Revision,
+			&i.SettledAt,
+			&i.DiscardBatchID,
+			&i.DiscardReason,
+			&i.DiscardProposedBy,
+			&i.DiscardConfirmedBy,
+			&i.ErasedAt,
+			&i.Name,
+			&i.Place,
+			&i.Admitted,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const listOpenDead = `-- name: ListOpenDead :many
+SELECT l.dlq_id, l.task_id, l.tenant, l.queue, l.type, l.error_code, left(l.error, 2000) AS error, l.retry_count, l.failed_at, l.stream, l.message_id,
+    l.recorded_at, l.status, l.fingerprint, l.requeues, l.revision, l.settled_at, l.discard_batch_id, l.discard_reason,
+    l.discard_proposed_by, l.discard_confirmed_by, l.erased_at, t.name, l.place, l.admitted
+FROM (
+    SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, d.stream, d.message_id, d.raw, d.created_at, d.recorded_at, d.status, d.fingerprint, d.errors, d.entry_id, d.revision, d.edited_payload, d.requeues, d.settled_at, d.discard_batch_id, d.discard_reason, d.discard_proposed_by, d.discard_confirmed_by, d.event_seq, d.task_removed_at, d.erased_at, row_number() OVER (ORDER BY d.failed_at DESC, d.dlq_id DESC) AS place,
+        ((($1::text = '' OR d.tenant = $1)
+            AND ($2::text = '' OR d.type = $2)
+            AND ($3::text = '' OR penstock_cause(d.error_code, d.error) = $3
+                OR $3 = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
+            AND ($4::text = '' OR d.fingerprint = $4)
+            AND ($5::text = '' OR d.queue = $5)) IS TRUE)::boolean AS admitted
+    FROM dlq_items d
+    WHERE d.status = 'open' AND (d.failed_at, d.dlq_id) < ($6::timestamptz, $7::uuid)
+        AND d.failed_at >= $8::timestamptz AND d.failed_at < $9::timestamptz
+    ORDER BY d.failed_at DESC, d.dlq_id DESC LIMIT $10::int
+) l LEFT JOIN LATERAL (SELECT x.name FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.admitted OR l.place = $10::int
+ORDER BY l.failed_at DESC, l.dlq_id DESC LIMIT $11::int
+`
+
+type ListOpenDeadParams struct {
+	Tenant       string
+	Type         string
+	ErrorCode    string
+	Fingerprint  string
+	Queue        string
+	BeforeAt     time.Time
+	BeforeID     pgid.ID
+	FailedAfter  time.Time
+	FailedBefore time.Time
+	MaxLook      int32
+	MaxRows      int32
+}
+
+type ListOpenDeadRow struct {
+	DlqID              pgid.ID
+	TaskID             *pgid.ID
+	Tenant             string
+	Queue              *string
+	Type               *string
+	ErrorCode          string
+	Error              string
+	RetryCount         int32
+	FailedAt           time.Time
+	Stream             *string
+	MessageID          *string
+	RecordedAt         pgtype.Timestamptz
+	Status             string
+	Fingerprint        string
+	Requeues           int32
+	Revision           int32
+	SettledAt          pgtype.Timestamptz
+	DiscardBatchID     *pgid.ID
+	DiscardReason      *string
+	DiscardProposedBy  *string
+	DiscardConfirmedBy *string
+	ErasedAt           pgtype.Timestamptz
+	Name               *string
+	Place              int64
+	Admitted           bool
+}
+
+// ListDead of those that are open.
+func (q *Queries) ListOpenDead(ctx context.Context, arg ListOpenDeadParams) ([]*ListOpenDeadRow, error) {
+	rows, err := q.db.Query(ctx, listOpenDead,
+		arg.Tenant,
+		arg.Type,
+		arg.ErrorCode,
+		arg.Fingerprint,
+		arg.Queue,
+		arg.BeforeAt,
+		arg.BeforeID,
+		arg.FailedAfter,
+		arg.FailedBefore,
+		arg.MaxLook,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*ListOpenDeadRow
+	for rows.Next() {
+		var i ListOpenDeadRow
+		if err := rows.Scan(
+			&i.DlqID,
+			&i.TaskID,
+			&i.Tenant,
+			&i.Queue,
+			&i.Type,
+			&i.ErrorCode,
+			&i.Error,
+			&i.RetryCount,
+			&i.FailedAt,
+			&i.Stream,
+			&i.MessageID,
+			&i.RecordedAt,
+			&i.Status,
+			&i.Fingerprint,
+			&i.Requeues,
+			&i.Revision,
+			&i.SettledAt,
+			&i.DiscardBatchID,
+			&i.DiscardReason,
+			&i.DiscardProposedBy,
+			&i.DiscardConfirmedBy,
+			&i.ErasedAt,
+			&i.Name,
+			&i.Place,
+			&i.Admitted,
 		); err != nil {
 			return nil, err
 		}

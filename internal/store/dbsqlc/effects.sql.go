@@ -233,84 +233,27 @@ func (q *Queries) InsertEffect(ctx context.Context, arg InsertEffectParams) (int
 	return result.RowsAffected(), nil
 }
 
-const listDoubts = `-- name: ListDoubts :many
-SELECT e.scope, e.key, e.name, e.state, e.token, e.task_id, e.delivery, e.worker_id, e.users, e.runs, e.reserved_at, e.done_at, e.result, e.result_note, e.resolution, e.resolved_by, e.resolution_reason, e.resolved_at, e.conflicts, e.history, e.updated_at FROM effects e
-WHERE e.state = 'reserved' AND (e.scope, e.key, e.name) > ($1::text, $2::text, $3::text)
-    AND ($4::text = '' OR e.scope = $4::text)
-    AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = e.task_id AND t.state = 'running' AND t.delivery = e.delivery)
-ORDER BY e.scope, e.key, e.name LIMIT $5::int
-`
-
-type ListDoubtsParams struct {
-	AfterScope string
-	AfterKey   string
-	AfterName  string
-	Scope      string
-	MaxRows    int32
-}
-
-// The effects that are in doubt.
-func (q *Queries) ListDoubts(ctx context.Context, arg ListDoubtsParams) ([]*Effect, error) {
-	rows, err := q.db.Query(ctx, listDoubts,
-		arg.AfterScope,
-		arg.AfterKey,
-		arg.AfterName,
-		arg.Scope,
-		arg.MaxRows,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []*Effect
-	for rows.Next() {
-		var i Effect
-		if err := rows.Scan(
-			&i.Scope,
-			&i.Key,
-			&i.Name,
-			&i.State,
-			&i.Token,
-			&i.TaskID,
-			&i.Delivery,
-			&i.WorkerID,
-			&i.Users,
-			&i.Runs,
-			&i.ReservedAt,
-			&i.DoneAt,
-			&i.Result,
-			&i.ResultNote,
-			&i.Resolution,
-			&i.ResolvedBy,
-			&i.ResolutionReason,
-			&i.ResolvedAt,
-			&i.Conflicts,
-			&i.History,
-			&i.UpdatedAt,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, &i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const listEffects = `-- name: ListEffects :many
-SELECT e.scope, e.key, e.name, e.state, e.token, e.task_id, e.delivery, e.worker_id, e.users, e.runs, e.reserved_at, e.done_at, e.result, e.result_note, e.resolution, e.resolved_by, e.resolution_reason, e.resolved_at, e.conflicts, e.history, e.updated_at, EXISTS (SELECT FROM tasks t WHERE t.id = e.task_id AND t.state = 'running' AND t.delivery = e.delivery) AS live FROM effects e
-WHERE (e.scope, e.key, e.name) > ($1::text, $2::text, $3::text)
-    AND ($4::text = '' OR e.scope = $4::text) AND ($5::text = '' OR e.state = $5::text)
-ORDER BY e.scope, e.key, e.name LIMIT $6::int
+SELECT l.scope, l.key, l.name, l.state, l.task_id, l.delivery, l.worker_id, l.runs, l.reserved_at, l.done_at, l.result_note, l.resolution, l.resolved_by, l.resolution_reason, l.resolved_at, l.conflicts,
+    (t.runs IS TRUE)::boolean AS live, l.place, l.matches AS admitted
+FROM (
+    SELECT e.scope, e.key, e.name, e.state, e.token, e.task_id, e.delivery, e.worker_id, e.users, e.runs, e.reserved_at, e.done_at, e.result, e.result_note, e.resolution, e.resolved_by, e.resolution_reason, e.resolved_at, e.conflicts, e.history, e.updated_at, row_number() OVER (ORDER BY e.scope, e.key, e.name) AS place,
+        (($1::text = '' OR e.scope = $1::text) AND ($2::text = '' OR e.state = $2::text))::boolean AS matches
+    FROM effects e
+    WHERE (e.scope, e.key, e.name) > ($3::text, $4::text, $5::text)
+    ORDER BY e.scope, e.key, e.name LIMIT $6::int
+) l LEFT JOIN LATERAL (SELECT (x.state = 'running' AND x.delivery = l.delivery) AS runs FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.matches OR l.place = $6::int
+ORDER BY l.scope, l.key, l.name LIMIT $7::int
 `
 
 type ListEffectsParams struct {
+	Scope      string
+	State      string
 	AfterScope string
 	AfterKey   string
 	AfterName  string
-	Scope      string
-	State      string
+	MaxLook    int32
 	MaxRows    int32
 }
 
@@ -319,34 +262,33 @@ type ListEffectsRow struct {
 	Key              string
 	Name             string
 	State            string
-	Token            pgid.ID
 	TaskID           pgid.ID
 	Delivery         int64
 	WorkerID         string
-	Users            []pgid.ID
 	Runs             int32
 	ReservedAt       time.Time
 	DoneAt           pgtype.Timestamptz
-	Result           []byte
 	ResultNote       *string
 	Resolution       *string
 	ResolvedBy       *string
 	ResolutionReason *string
 	ResolvedAt       pgtype.Timestamptz
 	Conflicts        int32
-	History          []byte
-	UpdatedAt        time.Time
 	Live             bool
+	Place            int64
+	Admitted         bool
 }
 
-// Effects in the order of their keys; live: their holder runs.
+// One look, as ListTasks, in the order of the keys; live: the holder runs. The
+// holder is looked up for each effect by itself.
 func (q *Queries) ListEffects(ctx context.Context, arg ListEffectsParams) ([]*ListEffectsRow, error) {
 	rows, err := q.db.Query(ctx, listEffects,
+		arg.Scope,
+		arg.State,
 		arg.AfterScope,
 		arg.AfterKey,
 		arg.AfterName,
-		arg.Scope,
-		arg.State,
+		arg.MaxLook,
 		arg.MaxRows,
 	)
 	if err != nil {
@@ -361,24 +303,21 @@ func (q *Queries) ListEffects(ctx context.Context, arg ListEffectsParams) ([]*Li
 			&i.Key,
 			&i.Name,
 			&i.State,
-			&i.Token,
 			&i.TaskID,
 			&i.Delivery,
 			&i.WorkerID,
-			&i.Users,
 			&i.Runs,
 			&i.ReservedAt,
 			&i.DoneAt,
-			&i.Result,
 			&i.ResultNote,
 			&i.Resolution,
 			&i.ResolvedBy,
 			&i.ResolutionReason,
 			&i.ResolvedAt,
 			&i.Conflicts,
-			&i.History,
-			&i.UpdatedAt,
 			&i.Live,
+			&i.Place,
+			&i.Admitted,
 		); err != nil {
 			return nil, err
 		}
@@ -391,10 +330,12 @@ func (q *Queries) ListEffects(ctx context.Context, arg ListEffectsParams) ([]*Li
 }
 
 const listEffectsOfKey = `-- name: ListEffectsOfKey :many
-SELECT e.scope, e.key, e.name, e.state, e.token, e.task_id, e.delivery, e.worker_id, e.users, e.runs, e.reserved_at, e.done_at, e.result, e.result_note, e.resolution, e.resolved_by, e.resolution_reason, e.resolved_at, e.conflicts, e.history, e.updated_at, EXISTS (SELECT FROM tasks t WHERE t.id = e.task_id AND t.state = 'running' AND t.delivery = e.delivery) AS live FROM effects e
-WHERE e.scope = $1 AND e.key = $2 AND e.name > $3::text AND ($4::text = '' OR e.state = $4::text)
-    AND (NOT $5::boolean OR NOT EXISTS (SELECT FROM tasks t WHERE t.id = e.task_id AND t.state = 'running' AND t.delivery = e.delivery))
-ORDER BY e.name LIMIT $6::int
+SELECT l.scope, l.key, l.name, l.state, l.task_id, l.delivery, l.worker_id, l.runs, l.reserved_at, l.done_at, l.result_note, l.resolution, l.resolved_by, l.resolution_reason, l.resolved_at, l.conflicts,
+    (t.runs IS TRUE)::boolean AS live, 0::bigint AS place, true::boolean AS admitted
+FROM effects l LEFT JOIN LATERAL (SELECT (x.state = 'running' AND x.delivery = l.delivery) AS runs FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.scope = $1 AND l.key = $2 AND l.name > $3::text AND ($4::text = '' OR l.state = $4::text)
+    AND NOT ($5::boolean AND t.runs IS TRUE)
+ORDER BY l.name LIMIT $6::int
 `
 
 type ListEffectsOfKeyParams struct {
@@ -411,24 +352,21 @@ type ListEffectsOfKeyRow struct {
 	Key              string
 	Name             string
 	State            string
-	Token            pgid.ID
 	TaskID           pgid.ID
 	Delivery         int64
 	WorkerID         string
-	Users            []pgid.ID
 	Runs             int32
 	ReservedAt       time.Time
 	DoneAt           pgtype.Timestamptz
-	Result           []byte
 	ResultNote       *string
 	Resolution       *string
 	ResolvedBy       *string
 	ResolutionReason *string
 	ResolvedAt       pgtype.Timestamptz
 	Conflicts        int32
-	History          []byte
-	UpdatedAt        time.Time
 	Live             bool
+	Place            int64
+	Admitted         bool
 }
 
 func (q *Queries) ListEffectsOfKey(ctx context.Context, arg ListEffectsOfKeyParams) ([]*ListEffectsOfKeyRow, error) {
@@ -452,24 +390,116 @@ func (q *Queries) ListEffectsOfKey(ctx context.Context, arg ListEffectsOfKeyPara
 			&i.Key,
 			&i.Name,
 			&i.State,
-			&i.Token,
 			&i.TaskID,
 			&i.Delivery,
 			&i.WorkerID,
-			&i.Users,
 			&i.Runs,
 			&i.ReservedAt,
 			&i.DoneAt,
-			&i.Result,
 			&i.ResultNote,
 			&i.Resolution,
 			&i.ResolvedBy,
 			&i.ResolutionReason,
 			&i.ResolvedAt,
 			&i.Conflicts,
-			&i.History,
-			&i.UpdatedAt,
 			&i.Live,
+			&i.Place,
+			&i.Admitted,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const listReservedEffects = `-- name: ListReservedEffects :many
+SELECT l.scope, l.key, l.name, l.state, l.task_id, l.delivery, l.worker_id, l.runs, l.reserved_at, l.done_at, l.result_note, l.resolution, l.resolved_by, l.resolution_reason, l.resolved_at, l.conflicts,
+    (t.runs IS TRUE)::boolean AS live, l.place, (l.matches AND NOT ($1::boolean AND t.runs IS TRUE))::boolean AS admitted
+FROM (
+    SELECT e.scope, e.key, e.name, e.state, e.token, e.task_id, e.delivery, e.worker_id, e.users, e.runs, e.reserved_at, e.done_at, e.result, e.result_note, e.resolution, e.resolved_by, e.resolution_reason, e.resolved_at, e.conflicts, e.history, e.updated_at, row_number() OVER (ORDER BY e.scope, e.key, e.name) AS place,
+        (($2::text = '' OR e.scope = $2::text))::boolean AS matches
+    FROM effects e
+    WHERE e.state = 'reserved' AND (e.scope, e.key, e.name) > ($3::text, $4::text, $5::text)
+    ORDER BY e.scope, e.key, e.name LIMIT $6::int
+) l LEFT JOIN LATERAL (SELECT (x.state = 'running' AND x.delivery = l.delivery) AS runs FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.place = $6::int OR l.matches AND NOT ($1::boolean AND t.runs IS TRUE)
+ORDER BY l.scope, l.key, l.name LIMIT $7::int
+`
+
+type ListReservedEffectsParams struct {
+	Doubt      bool
+	Scope      string
+	AfterScope string
+	AfterKey   string
+	AfterName  string
+	MaxLook    int32
+	MaxRows    int32
+}
+
+type ListReservedEffectsRow struct {
+	Scope            string
+	Key              string
+	Name             string
+	State            string
+	TaskID           pgid.ID
+	Delivery         int64
+	WorkerID         string
+	Runs             int32
+	ReservedAt       time.Time
+	DoneAt           pgtype.Timestamptz
+	ResultNote       *string
+	Resolution       *string
+	ResolvedBy       *string
+	ResolutionReason *string
+	ResolvedAt       pgtype.Timestamptz
+	Conflicts        int32
+	Live             bool
+	Place            int64
+	Admitted         bool
+}
+
+// ListEffects of those that are reserved; or, if asked, in doubt.
+func (q *Queries) ListReservedEffects(ctx context.Context, arg ListReservedEffectsParams) ([]*ListReservedEffectsRow, error) {
+	rows, err := q.db.Query(ctx, listReservedEffects,
+		arg.Doubt,
+		arg.Scope,
+		arg.AfterScope,
+		arg.AfterKey,
+		arg.AfterName,
+		arg.MaxLook,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*ListReservedEffectsRow
+	for rows.Next() {
+		var i ListReservedEffectsRow
+		if err := rows.Scan(
+			&i.Scope,
+			&i.Key,
+			&i.Name,
+			&i.State,
+			&i.TaskID,
+			&i.Delivery,
+			&i.WorkerID,
+			&i.Runs,
+			&i.ReservedAt,
+			&i.DoneAt,
+			&i.ResultNote,
+			&i.Resolution,
+			&i.ResolvedBy,
+			&i.ResolutionReason,
+			&i.ResolvedAt,
+			&i.Conflicts,
+			&i.Live,
+			&i.Place,
+			&i.Admitted,
 		); err != nil {
 			return nil, err
 		}

@@ -63,15 +63,3 @@ func (q *Queries) QueueWaits(ctx context.Context, arg QueueWaitsParams) ([]*Queu
 	}
 	return items, nil
 }
-
-const readInOrder = `-- name: ReadInOrder :exec
-SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)
-`
-
-// Makes the rest of the transaction read in the order of indexes, whatever the
-// planner takes a table for: a fresh partition seems so small that it would
-// rather read all of it, and sort.
-func (q *Queries) ReadInOrder(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, readInOrder)
-	return err
-}

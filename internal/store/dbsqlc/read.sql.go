@@ -85,15 +85,16 @@ func (q *Queries) CountTasks(ctx context.Context, arg CountTasksParams) ([]*Coun
 
 const eventsOfTask = `-- name: EventsOfTask :many
 SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number FROM event_log e
-WHERE e.task_id = $1 AND e.seq > $2
-    AND ($3::int = 0 OR e.attempt = $3)
-    AND (cardinality($4::text[]) = 0 OR e.type = ANY($4::text[]))
-ORDER BY e.seq LIMIT $5
+WHERE e.task_id = $1 AND e.seq > $2 AND e.seq <= $3
+    AND ($4::int = 0 OR e.attempt = $4)
+    AND (cardinality($5::text[]) = 0 OR e.type = ANY($5::text[]))
+ORDER BY e.seq LIMIT $6
 `
 
 type EventsOfTaskParams struct {
 	TaskID   pgid.ID
 	AfterSeq int32
+	LastSeq  int32
 	Attempt  int32
 	Types    []string
 	MaxRows  int32
@@ -121,11 +122,12 @@ type EventsOfTaskRow struct {
 	XidNumber      int64
 }
 
-// ListEvents with filters; attempt 0 and no types admit all.
+// ListEvents with filters up to an event; attempt 0 and no types admit all.
 func (q *Queries) EventsOfTask(ctx context.Context, arg EventsOfTaskParams) ([]*EventsOfTaskRow, error) {
 	rows, err := q.db.Query(ctx, eventsOfTask,
 		arg.TaskID,
 		arg.AfterSeq,
+		arg.LastSeq,
 		arg.Attempt,
 		arg.Types,
 		arg.MaxRows,
@@ -238,6 +240,31 @@ func (q *Queries) GetTask(ctx context.Context, id pgid.ID) (*Task, error) {
 	return &i, err
 }
 
+const lastInterruption = `-- name: LastInterruption :one
+SELECT e.worker_id, e.error_code, e.reason, e.occurred_at FROM event_log e
+WHERE e.task_id = $1 AND e.type = 'task.interrupted' ORDER BY e.seq DESC LIMIT 1
+`
+
+type LastInterruptionRow struct {
+	WorkerID   *string
+	ErrorCode  *string
+	Reason     *string
+	OccurredAt time.Time
+}
+
+// Why a task was interrupted last.
+func (q *Queries) LastInterruption(ctx context.Context, taskID pgid.ID) (*LastInterruptionRow, error) {
+	row := q.db.QueryRow(ctx, lastInterruption, taskID)
+	var i LastInterruptionRow
+	err := row.Scan(
+		&i.WorkerID,
+		&i.ErrorCode,
+		&i.Reason,
+		&i.OccurredAt,
+	)
+	return &i, err
+}
+
 const listEvents = `-- name: ListEvents :many
 SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number FROM event_log e
 WHERE e.task_id = $1 AND e.seq > $2
@@ -313,29 +340,50 @@ func (q *Queries) ListEvents(ctx context.Context, arg ListEventsParams) ([]*List
 }
 
 const listTasks = `-- name: ListTasks :many
-SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions,
-    t.schedule_type, t.scheduled_at, t.timeout_ms, t.next_retry_at, t.idempotency_scope, t.idempotency_key, t.trace_id,
-    t.last_error_code, t.last_error_reason, t.worker_id, t.created_at, t.updated_at, t.started_at, t.finished_at, t.retry_policy, t.origin_dlq_id, t.expires_at
-FROM tasks t
-WHERE (t.created_at, t.id) < ($1::timestamptz, $2::uuid)
-    AND t.created_at >= $3::timestamptz
-    AND ($4::text = '' OR t.tenant = $4)
-    AND ($5::text = '' OR t.queue = $5)
-    AND ($6::text = '' OR t.type = $6)
-    AND (cardinality($7::text[]) = 0 OR t.state = ANY($7::text[]))
-ORDER BY t.created_at DESC, t.id DESC
-LIMIT $8
+SELECT l.id, l.name, l.tenant, l.queue, l.type, l.state, l.attempt, l.max_retries, l.delivery, l.interruptions, l.schedule_type, l.scheduled_at, l.timeout_ms, l.next_retry_at, l.idempotency_scope, l.idempotency_key, l.trace_id, l.last_error_code, l.last_error_reason, l.worker_id, l.created_at, l.updated_at, l.started_at, l.finished_at, l.retry_policy, l.origin_dlq_id, l.expires_at, l.place, l.admitted FROM (
+    SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions,
+        t.schedule_type, t.scheduled_at, t.timeout_ms, t.next_retry_at, t.idempotency_scope, t.idempotency_key, t.trace_id,
+        t.last_error_code, t.last_error_reason, t.worker_id, t.created_at, t.updated_at, t.started_at, t.finished_at, t.retry_policy, t.origin_dlq_id, t.expires_at,
+        row_number() OVER (ORDER BY t.created_at DESC, t.id DESC) AS place,
+        ((($1::text = '' OR t.tenant = $1)
+            AND ($2::text = '' OR t.queue = $2)
+            AND ($3::text = '' OR t.type = $3)
+            AND (cardinality($4::text[]) = 0 OR t.state = ANY($4::text[]))
+            AND ($5::text = '' OR t.worker_id = $5)
+            AND ($6::text = '' OR t.last_error_code = $6::text
+                OR penstock_cause(t.last_error_code, t.last_error_reason) = $6::text)
+            AND ($7::text = '' OR strpos(lower(t.last_error_reason), lower($7::text)) > 0)
+            AND ($8::bigint = 0
+                OR COALESCE(t.finished_at, CASE WHEN t.state = 'running' THEN now() END) - t.started_at >= $8::bigint * interval '1 millisecond')
+            AND ($9::bigint = 0
+                OR COALESCE(t.finished_at, CASE WHEN t.state = 'running' THEN now() END) - t.started_at < $9::bigint * interval '1 millisecond')
+        ) IS TRUE)::boolean AS admitted
+    FROM tasks t
+    WHERE (t.created_at, t.id) < ($10::timestamptz, $11::uuid)
+        AND t.created_at >= $12::timestamptz
+    ORDER BY t.created_at DESC, t.id DESC
+    LIMIT $13::int
+) l
+WHERE l.admitted OR l.place = $13::int
+ORDER BY l.created_at DESC, l.id DESC
+LIMIT $14::int
 `
 
 type ListTasksParams struct {
-	BeforeAt     time.Time
-	BeforeID     pgid.ID
-	CreatedAfter time.Time
-	Tenant       string
-	Queue        string
-	Type         string
-	States       []string
-	MaxRows      int32
+	Tenant        string
+	Queue         string
+	Type          string
+	States        []string
+	WorkerID      string
+	ErrorCode     string
+	Error         string
+	MinDurationMs int64
+	MaxDurationMs int64
+	BeforeAt      time.Time
+	BeforeID      pgid.ID
+	CreatedAfter  time.Time
+	MaxLook       int32
+	MaxRows       int32
 }
 
 type ListTasksRow struct {
@@ -366,18 +414,29 @@ type ListTasksRow struct {
 	RetryPolicy      []byte
 	OriginDlqID      *pgid.ID
 	ExpiresAt        pgtype.Timestamptz
+	Place            int64
+	Admitted         bool
 }
 
-// Newest first; the page starts after (before_at, before_id).
+// One look, newest first: those of the next max_look tasks after (before_at,
+// before_id) that the filter admits; and the last one, if there are so many,
+// whether admitted or not. The limit within keeps the filter from choosing
+// another plan, and the plan from reading more.
 func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]*ListTasksRow, error) {
 	rows, err := q.db.Query(ctx, listTasks,
-		arg.BeforeAt,
-		arg.BeforeID,
-		arg.CreatedAfter,
 		arg.Tenant,
 		arg.Queue,
 		arg.Type,
 		arg.States,
+		arg.WorkerID,
+		arg.ErrorCode,
+		arg.Error,
+		arg.MinDurationMs,
+		arg.MaxDurationMs,
+		arg.BeforeAt,
+		arg.BeforeID,
+		arg.CreatedAfter,
+		arg.MaxLook,
 		arg.MaxRows,
 	)
 	if err != nil {
@@ -415,6 +474,8 @@ func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]*ListTa
 			&i.RetryPolicy,
 			&i.OriginDlqID,
 			&i.ExpiresAt,
+			&i.Place,
+			&i.Admitted,
 		); err != nil {
 			return nil, err
 		}
@@ -443,8 +504,20 @@ func (q *Queries) QueueBacklog(ctx context.Context, queue string) (*QueueBacklog
 	return &i, err
 }
 
+const readInOrder = `-- name: ReadInOrder :exec
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true), set_config('jit', 'off', true)
+`
+
+// For the transaction: rows are read along the index that has their order, and no
+// more of them than a statement's limit lets through. A plan that reads all and
+// sorts them looks cheaper where Postgres knows little about a table.
+func (q *Queries) ReadInOrder(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, readInOrder)
+	return err
+}
+
 const searchAllEvents = `-- name: SearchAllEvents :many
-SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name FROM event_log e JOIN tasks t ON t.id = e.task_id
+SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name, 0::bigint AS place, true::boolean AS admitted FROM event_log e JOIN tasks t ON t.id = e.task_id
 WHERE e.occurred_at >= $1::timestamptz AND e.occurred_at < $2::timestamptz
     AND (e.occurred_at, e.task_id, e.seq) > ($3::timestamptz, $4::uuid, $5::int)
     AND ($6::text = '' OR t.tenant = $6)
@@ -487,6 +560,8 @@ type SearchAllEventsRow struct {
 	XidNumber      int64
 	Tenant         string
 	Name           *string
+	Place          int64
+	Admitted       bool
 }
 
 // Events of all tasks in order of time, after a place in it. All events of the
@@ -532,6 +607,8 @@ func (q *Queries) SearchAllEvents(ctx context.Context, arg SearchAllEventsParams
 			&i.XidNumber,
 			&i.Tenant,
 			&i.Name,
+			&i.Place,
+			&i.Admitted,
 		); err != nil {
 			return nil, err
 		}
@@ -544,7 +621,7 @@ func (q *Queries) SearchAllEvents(ctx context.Context, arg SearchAllEventsParams
 }
 
 const searchTaskEvents = `-- name: SearchTaskEvents :many
-SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name FROM event_log e JOIN tasks t ON t.id = e.task_id
+SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name, 0::bigint AS place, true::boolean AS admitted FROM event_log e JOIN tasks t ON t.id = e.task_id
 WHERE e.task_id = ANY($1::uuid[])
     AND e.occurred_at >= $2::timestamptz AND e.occurred_at < $3::timestamptz
     AND (e.occurred_at, e.task_id, e.seq) > ($4::timestamptz, $5::uuid, $6::int)
@@ -587,9 +664,12 @@ type SearchTaskEventsRow struct {
 	XidNumber      int64
 	Tenant         string
 	Name           *string
+	Place          int64
+	Admitted       bool
 }
 
-// Events of some tasks in order of time, after a place in it.
+// Events of some tasks in order of time, after a place in it. The columns are
+// those of WatchEvents.
 func (q *Queries) SearchTaskEvents(ctx context.Context, arg SearchTaskEventsParams) ([]*SearchTaskEventsRow, error) {
 	rows, err := q.db.Query(ctx, searchTaskEvents,
 		arg.TaskIds,
@@ -631,6 +711,8 @@ func (q *Queries) SearchTaskEvents(ctx context.Context, arg SearchTaskEventsPara
 			&i.XidNumber,
 			&i.Tenant,
 			&i.Name,
+			&i.Place,
+			&i.Admitted,
 		); err != nil {
 			return nil, err
 		}
@@ -751,22 +833,30 @@ func (q *Queries) WatchBounds(ctx context.Context) (*WatchBoundsRow, error) {
 }
 
 const watchEvents = `-- name: WatchEvents :many
-SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, COALESCE(t.tenant, e.data->>'tenant', '')::text AS tenant, t.name FROM event_log e LEFT JOIN tasks t ON t.id = e.task_id
-WHERE (e.xid, e.task_id, e.seq) > ($1::text::xid8, $2::uuid, $3::int)
-    AND e.xid < pg_snapshot_xmin(pg_current_snapshot())
-    AND ($4::uuid = '00000000-0000-0000-0000-000000000000'::uuid OR e.task_id = $4::uuid)
-    AND ($5::text = '' OR COALESCE(t.tenant, e.data->>'tenant', '') = $5)
-    AND (cardinality($6::text[]) = 0 OR e.type = ANY($6::text[]))
-ORDER BY e.xid, e.task_id, e.seq LIMIT $7
+SELECT l.task_id, l.seq, l.type, l.previous_status, l.status, l.attempt, l.delivery, l.idempotency_key, l.next_retry_at, l.error_code, l.reason, l.backoff_delay_ms, l.actor, l.worker_id, l.message_id, l.trace_id, l.data, l.occurred_at, l.xid::text::bigint AS xid_number, COALESCE(t.tenant, l.data->>'tenant', '')::text AS tenant, t.name,
+    l.place, (l.matches AND ($1::text = '' OR COALESCE(t.tenant, l.data->>'tenant', '') = $1))::boolean AS admitted
+FROM (
+    SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.retry_count, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid, row_number() OVER (ORDER BY e.xid, e.task_id, e.seq) AS place,
+        (($2::uuid = '00000000-0000-0000-0000-000000000000'::uuid OR e.task_id = $2::uuid)
+            AND (cardinality($3::text[]) = 0 OR e.type = ANY($3::text[]))) AS matches
+    FROM event_log e
+    WHERE (e.xid, e.task_id, e.seq) > ($4::text::xid8, $5::uuid, $6::int)
+        AND e.xid < $7::text::xid8
+    ORDER BY e.xid, e.task_id, e.seq LIMIT $8::int
+) l LEFT JOIN LATERAL (SELECT x.tenant, x.name FROM tasks x WHERE x.id = l.task_id AND l.matches OFFSET 0) t ON true
+WHERE l.place = $8::int OR l.matches AND ($1::text = '' OR COALESCE(t.tenant, l.data->>'tenant', '') = $1)
+ORDER BY l.xid, l.task_id, l.seq LIMIT $9::int
 `
 
 type WatchEventsParams struct {
+	Tenant    string
+	TaskID    pgid.ID
+	Types     []string
 	AfterXid  string
 	AfterTask pgid.ID
 	AfterSeq  int32
-	TaskID    pgid.ID
-	Tenant    string
-	Types     []string
+	Safe      string
+	MaxLook   int32
 	MaxRows   int32
 }
 
@@ -792,20 +882,25 @@ type WatchEventsRow struct {
 	XidNumber      int64
 	Tenant         string
 	Name           *string
+	Place          int64
+	Admitted       bool
 }
 
-// Events after a position, of transactions below which none can still commit.
-// The bound is taken in the same statement, from the snapshot that the rows
-// are read with. Events of alerts and of dead letters that are no task have
-// their tenant in data.
+// One look, as ListTasks: those of the next max_look events after a position,
+// of transactions before safe, that the filter admits; and the last one, if there
+// are so many. Events of alerts and of dead letters that are no task have their
+// tenant in data. A task is looked up for each event by itself: joined, all
+// tasks might be read.
 func (q *Queries) WatchEvents(ctx context.Context, arg WatchEventsParams) ([]*WatchEventsRow, error) {
 	rows, err := q.db.Query(ctx, watchEvents,
+		arg.Tenant,
+		arg.TaskID,
+		arg.Types,
 		arg.AfterXid,
 		arg.AfterTask,
 		arg.AfterSeq,
-		arg.TaskID,
-		arg.Tenant,
-		arg.Types,
+		arg.Safe,
+		arg.MaxLook,
 		arg.MaxRows,
 	)
 	if err != nil {
@@ -837,6 +932,112 @@ func (q *Queries) WatchEvents(ctx context.Context, arg WatchEventsParams) ([]*Wa
 			&i.XidNumber,
 			&i.Tenant,
 			&i.Name,
+			&i.Place,
+			&i.Admitted,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const watchEventsOf = `-- name: WatchEventsOf :many
+SELECT l.task_id, l.seq, l.type, l.previous_status, l.status, l.attempt, l.delivery, l.idempotency_key, l.next_retry_at, l.error_code, l.reason, l.backoff_delay_ms, l.actor, l.worker_id, l.message_id, l.trace_id, l.data, l.occurred_at, l.xid::text::bigint AS xid_number, COALESCE(t.tenant, l.data->>'tenant', '')::text AS tenant, t.name,
+    0::bigint AS place, true::boolean AS admitted
+FROM (SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.retry_count, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid FROM event_log e WHERE e.task_id = $1::uuid ORDER BY e.seq OFFSET 0) l
+    LEFT JOIN LATERAL (SELECT x.tenant, x.name FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE (l.xid, l.task_id, l.seq) > ($2::text::xid8, $3::uuid, $4::int)
+    AND l.xid < $5::text::xid8
+    AND ($6::text = '' OR COALESCE(t.tenant, l.data->>'tenant', '') = $6)
+    AND (cardinality($7::text[]) = 0 OR l.type = ANY($7::text[]))
+ORDER BY l.xid, l.task_id, l.seq LIMIT $8::int
+`
+
+type WatchEventsOfParams struct {
+	TaskID    pgid.ID
+	AfterXid  string
+	AfterTask pgid.ID
+	AfterSeq  int32
+	Safe      string
+	Tenant    string
+	Types     []string
+	MaxRows   int32
+}
+
+type WatchEventsOfRow struct {
+	TaskID         pgid.ID
+	Seq            int32
+	Type           string
+	PreviousStatus *string
+	Status         string
+	Attempt        int32
+	Delivery       int64
+	IdempotencyKey *string
+	NextRetryAt    pgtype.Timestamptz
+	ErrorCode      *string
+	Reason         *string
+	BackoffDelayMs *int64
+	Actor          string
+	WorkerID       *string
+	MessageID      *string
+	TraceID        string
+	Data           []byte
+	OccurredAt     time.Time
+	XidNumber      int64
+	Tenant         string
+	Name           *string
+	Place          int64
+	Admitted       bool
+}
+
+// The same events of one task, or of what else has a log: all of its events are
+// read, whatever else there is.
+func (q *Queries) WatchEventsOf(ctx context.Context, arg WatchEventsOfParams) ([]*WatchEventsOfRow, error) {
+	rows, err := q.db.Query(ctx, watchEventsOf,
+		arg.TaskID,
+		arg.AfterXid,
+		arg.AfterTask,
+		arg.AfterSeq,
+		arg.Safe,
+		arg.Tenant,
+		arg.Types,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*WatchEventsOfRow
+	for rows.Next() {
+		var i WatchEventsOfRow
+		if err := rows.Scan(
+			&i.TaskID,
+			&i.Seq,
+			&i.Type,
+			&i.PreviousStatus,
+			&i.Status,
+			&i.Attempt,
+			&i.Delivery,
+			&i.IdempotencyKey,
+			&i.NextRetryAt,
+			&i.ErrorCode,
+			&i.Reason,
+			&i.BackoffDelayMs,
+			&i.Actor,
+			&i.WorkerID,
+			&i.MessageID,
+			&i.TraceID,
+			&i.Data,
+			&i.OccurredAt,
+			&i.XidNumber,
+			&i.Tenant,
+			&i.Name,
+			&i.Place,
+			&i.Admitted,
 		); err != nil {
 			return nil, err
 		}

@@ -13,6 +13,19 @@ import (
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 )
 
+const countWorkersOf = `-- name: CountWorkersOf :one
+SELECT count(*) FROM workers w WHERE w.seen_at >= now() - greatest(3 * w.interval_ms * interval '1 millisecond', interval '5 seconds')
+    AND w.drain_at IS NULL AND $1::text = ANY (w.queues)
+`
+
+// How many of the workers that ListWorkers shows fetch from a queue.
+func (q *Queries) CountWorkersOf(ctx context.Context, queue string) (int64, error) {
+	row := q.db.QueryRow(ctx, countWorkersOf, queue)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const drainWorker = `-- name: DrainWorker :one
 UPDATE workers w SET drain_at = COALESCE(w.drain_at, now()), drain_by = COALESCE(w.drain_by, $1::text)
 WHERE w.id = $2 AND w.seen_at >= now() - greatest(3 * w.interval_ms * interval '1 millisecond', interval '5 seconds')

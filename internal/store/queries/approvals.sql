@@ -74,20 +74,57 @@ FROM approvals a WHERE a.status = 'pending' ORDER BY a.expires_at LIMIT sqlc.arg
 SELECT count(*) FROM approvals a WHERE a.status = 'pending';
 
 -- name: ListApprovals :many
--- Requests, newest first.
-SELECT a.*, t.name AS task_name, t.type, t.queue, t.state,
-    ARRAY(SELECT v.principal FROM approval_votes v WHERE v.approval_id = a.id ORDER BY v.at, v.principal)::text[] AS approved_by
-FROM approvals a LEFT JOIN tasks t ON t.id = a.task_id
-WHERE (a.requested_at, a.id) < (sqlc.arg(before_at)::timestamptz, sqlc.arg(before_id)::uuid)
-    AND (sqlc.arg(status)::text = '' OR a.status = sqlc.arg(status))
-    AND (sqlc.arg(name)::text = '' OR a.name = sqlc.arg(name))
-    AND (sqlc.arg(kind)::text = '' OR a.kind = sqlc.arg(kind))
-    AND (sqlc.arg(tenant)::text = '' OR a.tenant = sqlc.arg(tenant))
-    AND (sqlc.arg(task_id)::uuid = '00000000-0000-0000-0000-000000000000'::uuid OR a.task_id = sqlc.arg(task_id)::uuid)
-ORDER BY a.requested_at DESC, a.id DESC LIMIT sqlc.arg(max_rows)::int;
+-- One look at requests, as ListTasks, newest first.
+SELECT l.*, t.name AS task_name, COALESCE(t.type, '')::text AS type, COALESCE(t.queue, '')::text AS queue, COALESCE(t.state, '')::text AS state,
+    ARRAY(SELECT v.principal FROM approval_votes v WHERE v.approval_id = l.id ORDER BY v.at, v.principal)::text[] AS approved_by
+FROM (
+    SELECT a.*, row_number() OVER (ORDER BY a.requested_at DESC, a.id DESC) AS place,
+        ((sqlc.arg(status)::text = '' OR a.status = sqlc.arg(status))
+            AND (sqlc.arg(name)::text = '' OR a.name = sqlc.arg(name))
+            AND (sqlc.arg(kind)::text = '' OR a.kind = sqlc.arg(kind))
+            AND (sqlc.arg(tenant)::text = '' OR a.tenant = sqlc.arg(tenant)))::boolean AS admitted
+    FROM approvals a
+    WHERE (a.requested_at, a.id) < (sqlc.arg(before_at)::timestamptz, sqlc.arg(before_id)::uuid)
+    ORDER BY a.requested_at DESC, a.id DESC LIMIT sqlc.arg(max_look)::int
+) l LEFT JOIN LATERAL (SELECT x.name, x.type, x.queue, x.state FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.admitted OR l.place = sqlc.arg(max_look)::int
+ORDER BY l.requested_at DESC, l.id DESC LIMIT sqlc.arg(max_rows)::int;
+
+-- name: ListPendingApprovals :many
+-- ListApprovals of those that wait for a decision.
+SELECT l.*, t.name AS task_name, COALESCE(t.type, '')::text AS type, COALESCE(t.queue, '')::text AS queue, COALESCE(t.state, '')::text AS state,
+    ARRAY(SELECT v.principal FROM approval_votes v WHERE v.approval_id = l.id ORDER BY v.at, v.principal)::text[] AS approved_by
+FROM (
+    SELECT a.*, row_number() OVER (ORDER BY a.requested_at DESC, a.id DESC) AS place,
+        ((sqlc.arg(name)::text = '' OR a.name = sqlc.arg(name))
+            AND (sqlc.arg(kind)::text = '' OR a.kind = sqlc.arg(kind))
+            AND (sqlc.arg(tenant)::text = '' OR a.tenant = sqlc.arg(tenant)))::boolean AS admitted
+    FROM approvals a
+    WHERE a.status = 'pending' AND (a.requested_at, a.id) < (sqlc.arg(before_at)::timestamptz, sqlc.arg(before_id)::uuid)
+    ORDER BY a.requested_at DESC, a.id DESC LIMIT sqlc.arg(max_look)::int
+) l LEFT JOIN LATERAL (SELECT x.name, x.type, x.queue, x.state FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.admitted OR l.place = sqlc.arg(max_look)::int
+ORDER BY l.requested_at DESC, l.id DESC LIMIT sqlc.arg(max_rows)::int;
+
+-- name: ListApprovalsOfTask :many
+-- ListApprovals of one task.
+SELECT l.*, t.name AS task_name, COALESCE(t.type, '')::text AS type, COALESCE(t.queue, '')::text AS queue, COALESCE(t.state, '')::text AS state,
+    ARRAY(SELECT v.principal FROM approval_votes v WHERE v.approval_id = l.id ORDER BY v.at, v.principal)::text[] AS approved_by
+FROM (
+    SELECT a.*, row_number() OVER (ORDER BY a.requested_at DESC, a.id DESC) AS place,
+        ((sqlc.arg(status)::text = '' OR a.status = sqlc.arg(status))
+            AND (sqlc.arg(name)::text = '' OR a.name = sqlc.arg(name))
+            AND (sqlc.arg(kind)::text = '' OR a.kind = sqlc.arg(kind))
+            AND (sqlc.arg(tenant)::text = '' OR a.tenant = sqlc.arg(tenant)))::boolean AS admitted
+    FROM approvals a
+    WHERE a.task_id = sqlc.arg(task_id)::uuid AND (a.requested_at, a.id) < (sqlc.arg(before_at)::timestamptz, sqlc.arg(before_id)::uuid)
+    ORDER BY a.requested_at DESC, a.id DESC LIMIT sqlc.arg(max_look)::int
+) l LEFT JOIN LATERAL (SELECT x.name, x.type, x.queue, x.state FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.admitted OR l.place = sqlc.arg(max_look)::int
+ORDER BY l.requested_at DESC, l.id DESC LIMIT sqlc.arg(max_rows)::int;
 
 -- name: GetApproval :one
-SELECT a.*, t.name AS task_name, t.type, t.queue, t.state, t.payload,
+SELECT a.*, t.name AS task_name, COALESCE(t.type, '')::text AS type, COALESCE(t.queue, '')::text AS queue, COALESCE(t.state, '')::text AS state, t.payload,
     ARRAY(SELECT v.principal FROM approval_votes v WHERE v.approval_id = a.id ORDER BY v.at, v.principal)::text[] AS approved_by
 FROM approvals a LEFT JOIN tasks t ON t.id = a.task_id WHERE a.id = sqlc.arg(id);
 

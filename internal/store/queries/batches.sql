@@ -87,16 +87,29 @@ UPDATE dlq_batches SET next_at = now() + interval '5 seconds' WHERE id = sqlc.ar
 UPDATE dlq_batches SET status = 'expired', finished_at = now() WHERE status IN ('draft', 'proposed') AND expires_at <= now();
 
 -- name: ListBatches :many
-SELECT * FROM dlq_batches b
-WHERE (b.created_at, b.id) < (sqlc.arg(before_at)::timestamptz, sqlc.arg(before_id)::uuid)
-    AND (sqlc.arg(kind)::text = '' OR b.kind = sqlc.arg(kind)) AND (sqlc.arg(status)::text = '' OR b.status = sqlc.arg(status))
-    AND (sqlc.narg(tenants)::text[] IS NULL OR cardinality(b.tenants) > 0 AND b.tenants <@ sqlc.narg(tenants)::text[])
-ORDER BY b.created_at DESC, b.id DESC LIMIT sqlc.arg(max_rows);
+-- One look, as ListTasks, newest first.
+SELECT sqlc.embed(b), l.place, l.admitted FROM (
+    SELECT x.id, x.created_at, row_number() OVER (ORDER BY x.created_at DESC, x.id DESC) AS place,
+        ((sqlc.arg(kind)::text = '' OR x.kind = sqlc.arg(kind)) AND (sqlc.arg(status)::text = '' OR x.status = sqlc.arg(status))
+            AND (sqlc.narg(tenants)::text[] IS NULL OR cardinality(x.tenants) > 0 AND x.tenants <@ sqlc.narg(tenants)::text[]))::boolean AS admitted
+    FROM dlq_batches x
+    WHERE (x.created_at, x.id) < (sqlc.arg(before_at)::timestamptz, sqlc.arg(before_id)::uuid)
+    ORDER BY x.created_at DESC, x.id DESC LIMIT sqlc.arg(max_look)::int
+) l JOIN dlq_batches b ON b.id = l.id
+WHERE l.admitted OR l.place = sqlc.arg(max_look)::int
+ORDER BY l.created_at DESC, l.id DESC LIMIT sqlc.arg(max_rows)::int;
 
 -- name: ListBatchItems :many
-SELECT i.dlq_id, i.status, i.task_id, i.detail FROM dlq_batch_items i
-WHERE i.batch_id = sqlc.arg(batch_id) AND i.dlq_id > sqlc.arg(after_id) AND (sqlc.arg(status)::text = '' OR i.status = sqlc.arg(status))
-ORDER BY i.dlq_id LIMIT sqlc.arg(max_rows);
+-- One look, as ListTasks, in order of the ids.
+SELECT l.* FROM (
+    SELECT i.dlq_id, i.status, i.task_id, i.detail, row_number() OVER (ORDER BY i.dlq_id) AS place,
+        (sqlc.arg(status)::text = '' OR i.status = sqlc.arg(status))::boolean AS admitted
+    FROM dlq_batch_items i
+    WHERE i.batch_id = sqlc.arg(batch_id) AND i.dlq_id > sqlc.arg(after_id)::uuid
+    ORDER BY i.dlq_id LIMIT sqlc.arg(max_look)::int
+) l
+WHERE l.admitted OR l.place = sqlc.arg(max_look)::int
+ORDER BY l.dlq_id LIMIT sqlc.arg(max_rows)::int;
 
 -- name: GroupBatch :many
 -- Describes a batch's set.

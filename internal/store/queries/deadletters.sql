@@ -38,26 +38,94 @@ UPDATE dlq_items d SET recorded_at = now(), entry_id = u.entry_id
 FROM (SELECT unnest(sqlc.arg(dlq_ids)::uuid[]) AS dlq_id, unnest(sqlc.arg(entry_ids)::text[]) AS entry_id) u WHERE d.dlq_id = u.dlq_id;
 
 -- name: ListDead :many
--- Newest first, without payloads; the page starts after (before_at, before_id).
-SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.error_code, left(d.error, 2000) AS error, d.retry_count, d.failed_at, d.stream, d.message_id,
-    d.recorded_at, d.status, d.fingerprint, d.requeues, d.revision, d.settled_at, d.discard_batch_id, d.discard_reason,
-    d.discard_proposed_by, d.discard_confirmed_by, d.erased_at, t.name FROM dlq_items d LEFT JOIN tasks t ON t.id = d.task_id
-WHERE (d.failed_at, d.dlq_id) < (sqlc.arg(before_at)::timestamptz, sqlc.arg(before_id)::uuid)
-    AND d.failed_at >= sqlc.arg(failed_after)::timestamptz AND d.failed_at < sqlc.arg(failed_before)::timestamptz
-    AND (sqlc.arg(tenant)::text = '' OR d.tenant = sqlc.arg(tenant))
-    AND (sqlc.arg(type)::text = '' OR d.type = sqlc.arg(type))
-    AND (sqlc.arg(error_code)::text = '' OR penstock_cause(d.error_code, d.error) = sqlc.arg(error_code)
-            OR sqlc.arg(error_code) = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
-    AND (sqlc.arg(fingerprint)::text = '' OR d.fingerprint = sqlc.arg(fingerprint))
-    AND (sqlc.arg(queue)::text = '' OR d.queue = sqlc.arg(queue))
-    AND (sqlc.arg(status)::text = '' OR d.status = sqlc.arg(status))
-ORDER BY d.failed_at DESC, d.dlq_id DESC
-LIMIT sqlc.arg(max_rows);
+-- One look, as ListTasks, newest first, without payloads.
+SELECT l.dlq_id, l.task_id, l.tenant, l.queue, l.type, l.error_code, left(l.error, 2000) AS error, l.retry_count, l.failed_at, l.stream, l.message_id,
+    l.recorded_at, l.status, l.fingerprint, l.requeues, l.revision, l.settled_at, l.discard_batch_id, l.discard_reason,
+    l.discard_proposed_by, l.discard_confirmed_by, l.erased_at, t.name, l.place, l.admitted
+FROM (
+    SELECT d.*, row_number() OVER (ORDER BY d.failed_at DESC, d.dlq_id DESC) AS place,
+        (((sqlc.arg(tenant)::text = '' OR d.tenant = sqlc.arg(tenant))
+            AND (sqlc.arg(type)::text = '' OR d.type = sqlc.arg(type))
+            AND (sqlc.arg(error_code)::text = '' OR penstock_cause(d.error_code, d.error) = sqlc.arg(error_code)
+                OR sqlc.arg(error_code) = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
+            AND (sqlc.arg(fingerprint)::text = '' OR d.fingerprint = sqlc.arg(fingerprint))
+            AND (sqlc.arg(queue)::text = '' OR d.queue = sqlc.arg(queue))
+            AND (sqlc.arg(status)::text = '' OR d.status = sqlc.arg(status))) IS TRUE)::boolean AS admitted
+    FROM dlq_items d
+    WHERE (d.failed_at, d.dlq_id) < (sqlc.arg(before_at)::timestamptz, sqlc.arg(before_id)::uuid)
+        AND d.failed_at >= sqlc.arg(failed_after)::timestamptz AND d.failed_at < sqlc.arg(failed_before)::timestamptz
+    ORDER BY d.failed_at DESC, d.dlq_id DESC LIMIT sqlc.arg(max_look)::int
+) l LEFT JOIN LATERAL (SELECT x.name FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.admitted OR l.place = sqlc.arg(max_look)::int
+ORDER BY l.failed_at DESC, l.dlq_id DESC LIMIT sqlc.arg(max_rows)::int;
+
+-- name: ListOpenDead :many
+-- ListDead of those that are open.
+SELECT l.dlq_id, l.task_id, l.tenant, l.queue, l.type, l.error_code, left(l.error, 2000) AS error, l.retry_count, l.failed_at, l.stream, l.message_id,
+    l.recorded_at, l.status, l.fingerprint, l.requeues, l.revision, l.settled_at, l.discard_batch_id, l.discard_reason,
+    l.discard_proposed_by, l.discard_confirmed_by, l.erased_at, t.name, l.place, l.admitted
+FROM (
+    SELECT d.*, row_number() OVER (ORDER BY d.failed_at DESC, d.dlq_id DESC) AS place,
+        (((sqlc.arg(tenant)::text = '' OR d.tenant = sqlc.arg(tenant))
+            AND (sqlc.arg(type)::text = '' OR d.type = sqlc.arg(type))
+            AND (sqlc.arg(error_code)::text = '' OR penstock_cause(d.error_code, d.error) = sqlc.arg(error_code)
+                OR sqlc.arg(error_code) = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
+            AND (sqlc.arg(fingerprint)::text = '' OR d.fingerprint = sqlc.arg(fingerprint))
+            AND (sqlc.arg(queue)::text = '' OR d.queue = sqlc.arg(queue))) IS TRUE)::boolean AS admitted
+    FROM dlq_items d
+    WHERE d.status = 'open' AND (d.failed_at, d.dlq_id) < (sqlc.arg(before_at)::timestamptz, sqlc.arg(before_id)::uuid)
+        AND d.failed_at >= sqlc.arg(failed_after)::timestamptz AND d.failed_at < sqlc.arg(failed_before)::timestamptz
+    ORDER BY d.failed_at DESC, d.dlq_id DESC LIMIT sqlc.arg(max_look)::int
+) l LEFT JOIN LATERAL (SELECT x.name FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.admitted OR l.place = sqlc.arg(max_look)::int
+ORDER BY l.failed_at DESC, l.dlq_id DESC LIMIT sqlc.arg(max_rows)::int;
+
+-- name: ListDeadOfFingerprint :many
+-- ListDead of one fingerprint.
+SELECT l.dlq_id, l.task_id, l.tenant, l.queue, l.type, l.error_code, left(l.error, 2000) AS error, l.retry_count, l.failed_at, l.stream, l.message_id,
+    l.recorded_at, l.status, l.fingerprint, l.requeues, l.revision, l.settled_at, l.discard_batch_id, l.discard_reason,
+    l.discard_proposed_by, l.discard_confirmed_by, l.erased_at, t.name, l.place, l.admitted
+FROM (
+    SELECT d.*, row_number() OVER (ORDER BY d.failed_at DESC, d.dlq_id DESC) AS place,
+        (((sqlc.arg(tenant)::text = '' OR d.tenant = sqlc.arg(tenant))
+            AND (sqlc.arg(type)::text = '' OR d.type = sqlc.arg(type))
+            AND (sqlc.arg(error_code)::text = '' OR penstock_cause(d.error_code, d.error) = sqlc.arg(error_code)
+                OR sqlc.arg(error_code) = 'TASK_RETRY_EXHAUSTED' AND d.error_code = 'TASK_RETRY_EXHAUSTED')
+            AND (sqlc.arg(queue)::text = '' OR d.queue = sqlc.arg(queue))
+            AND (sqlc.arg(status)::text = '' OR d.status = sqlc.arg(status))) IS TRUE)::boolean AS admitted
+    FROM dlq_items d
+    WHERE d.fingerprint = sqlc.arg(fingerprint)::text AND (d.failed_at, d.dlq_id) < (sqlc.arg(before_at)::timestamptz, sqlc.arg(before_id)::uuid)
+        AND d.failed_at >= sqlc.arg(failed_after)::timestamptz AND d.failed_at < sqlc.arg(failed_before)::timestamptz
+    ORDER BY d.failed_at DESC, d.dlq_id DESC LIMIT sqlc.arg(max_look)::int
+) l LEFT JOIN LATERAL (SELECT x.name FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.admitted OR l.place = sqlc.arg(max_look)::int
+ORDER BY l.failed_at DESC, l.dlq_id DESC LIMIT sqlc.arg(max_rows)::int;
+
+-- name: ListDeadOfCause :many
+-- ListDead of what failed last with one code.
+SELECT l.dlq_id, l.task_id, l.tenant, l.queue, l.type, l.error_code, left(l.error, 2000) AS error, l.retry_count, l.failed_at, l.stream, l.message_id,
+    l.recorded_at, l.status, l.fingerprint, l.requeues, l.revision, l.settled_at, l.discard_batch_id, l.discard_reason,
+    l.discard_proposed_by, l.discard_confirmed_by, l.erased_at, t.name, l.place, l.admitted
+FROM (
+    SELECT d.*, row_number() OVER (ORDER BY d.failed_at DESC, d.dlq_id DESC) AS place,
+        (((sqlc.arg(tenant)::text = '' OR d.tenant = sqlc.arg(tenant))
+            AND (sqlc.arg(type)::text = '' OR d.type = sqlc.arg(type))
+            AND (sqlc.arg(fingerprint)::text = '' OR d.fingerprint = sqlc.arg(fingerprint))
+            AND (sqlc.arg(queue)::text = '' OR d.queue = sqlc.arg(queue))
+            AND (sqlc.arg(status)::text = '' OR d.status = sqlc.arg(status))) IS TRUE)::boolean AS admitted
+    FROM dlq_items d
+    WHERE penstock_cause(d.error_code, d.error) = sqlc.arg(error_code)::text AND (d.failed_at, d.dlq_id) < (sqlc.arg(before_at)::timestamptz, sqlc.arg(before_id)::uuid)
+        AND d.failed_at >= sqlc.arg(failed_after)::timestamptz AND d.failed_at < sqlc.arg(failed_before)::timestamptz
+    ORDER BY d.failed_at DESC, d.dlq_id DESC LIMIT sqlc.arg(max_look)::int
+) l LEFT JOIN LATERAL (SELECT x.name FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.admitted OR l.place = sqlc.arg(max_look)::int
+ORDER BY l.failed_at DESC, l.dlq_id DESC LIMIT sqlc.arg(max_rows)::int;
 
 -- name: DeadByIDs :many
+-- The columns are those of ListDead.
 SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.error_code, left(d.error, 2000) AS error, d.retry_count, d.failed_at, d.stream, d.message_id,
     d.recorded_at, d.status, d.fingerprint, d.requeues, d.revision, d.settled_at, d.discard_batch_id, d.discard_reason,
-    d.discard_proposed_by, d.discard_confirmed_by, d.erased_at, t.name
+    d.discard_proposed_by, d.discard_confirmed_by, d.erased_at, t.name, 0::bigint AS place, true::boolean AS admitted
 FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN dlq_items d ON d.dlq_id = u.id LEFT JOIN tasks t ON t.id = d.task_id;
 
 -- name: DeadPayload :one

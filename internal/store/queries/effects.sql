@@ -64,25 +64,41 @@ UPDATE effects e SET state = 'free', resolution = 'run_again', resolved_by = sql
 WHERE e.scope = @scope AND e.key = @key AND e.name = @name AND e.state = 'reserved';
 
 -- name: ListEffects :many
--- Effects in the order of their keys; live: their holder runs.
-SELECT e.*, EXISTS (SELECT FROM tasks t WHERE t.id = e.task_id AND t.state = 'running' AND t.delivery = e.delivery) AS live FROM effects e
-WHERE (e.scope, e.key, e.name) > (sqlc.arg(after_scope)::text, sqlc.arg(after_key)::text, sqlc.arg(after_name)::text)
-    AND (sqlc.arg(scope)::text = '' OR e.scope = sqlc.arg(scope)::text) AND (sqlc.arg(state)::text = '' OR e.state = sqlc.arg(state)::text)
-ORDER BY e.scope, e.key, e.name LIMIT sqlc.arg(max_rows)::int;
+-- One look, as ListTasks, in the order of the keys; live: the holder runs. The
+-- holder is looked up for each effect by itself.
+SELECT l.scope, l.key, l.name, l.state, l.task_id, l.delivery, l.worker_id, l.runs, l.reserved_at, l.done_at, l.result_note, l.resolution, l.resolved_by, l.resolution_reason, l.resolved_at, l.conflicts,
+    (t.runs IS TRUE)::boolean AS live, l.place, l.matches AS admitted
+FROM (
+    SELECT e.*, row_number() OVER (ORDER BY e.scope, e.key, e.name) AS place,
+        ((sqlc.arg(scope)::text = '' OR e.scope = sqlc.arg(scope)::text) AND (sqlc.arg(state)::text = '' OR e.state = sqlc.arg(state)::text))::boolean AS matches
+    FROM effects e
+    WHERE (e.scope, e.key, e.name) > (sqlc.arg(after_scope)::text, sqlc.arg(after_key)::text, sqlc.arg(after_name)::text)
+    ORDER BY e.scope, e.key, e.name LIMIT sqlc.arg(max_look)::int
+) l LEFT JOIN LATERAL (SELECT (x.state = 'running' AND x.delivery = l.delivery) AS runs FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.matches OR l.place = sqlc.arg(max_look)::int
+ORDER BY l.scope, l.key, l.name LIMIT sqlc.arg(max_rows)::int;
+
+-- name: ListReservedEffects :many
+-- ListEffects of those that are reserved; or, if asked, in doubt.
+SELECT l.scope, l.key, l.name, l.state, l.task_id, l.delivery, l.worker_id, l.runs, l.reserved_at, l.done_at, l.result_note, l.resolution, l.resolved_by, l.resolution_reason, l.resolved_at, l.conflicts,
+    (t.runs IS TRUE)::boolean AS live, l.place, (l.matches AND NOT (sqlc.arg(doubt)::boolean AND t.runs IS TRUE))::boolean AS admitted
+FROM (
+    SELECT e.*, row_number() OVER (ORDER BY e.scope, e.key, e.name) AS place,
+        ((sqlc.arg(scope)::text = '' OR e.scope = sqlc.arg(scope)::text))::boolean AS matches
+    FROM effects e
+    WHERE e.state = 'reserved' AND (e.scope, e.key, e.name) > (sqlc.arg(after_scope)::text, sqlc.arg(after_key)::text, sqlc.arg(after_name)::text)
+    ORDER BY e.scope, e.key, e.name LIMIT sqlc.arg(max_look)::int
+) l LEFT JOIN LATERAL (SELECT (x.state = 'running' AND x.delivery = l.delivery) AS runs FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.place = sqlc.arg(max_look)::int OR l.matches AND NOT (sqlc.arg(doubt)::boolean AND t.runs IS TRUE)
+ORDER BY l.scope, l.key, l.name LIMIT sqlc.arg(max_rows)::int;
 
 -- name: ListEffectsOfKey :many
-SELECT e.*, EXISTS (SELECT FROM tasks t WHERE t.id = e.task_id AND t.state = 'running' AND t.delivery = e.delivery) AS live FROM effects e
-WHERE e.scope = @scope AND e.key = @key AND e.name > sqlc.arg(after_name)::text AND (sqlc.arg(state)::text = '' OR e.state = sqlc.arg(state)::text)
-    AND (NOT sqlc.arg(doubt)::boolean OR NOT EXISTS (SELECT FROM tasks t WHERE t.id = e.task_id AND t.state = 'running' AND t.delivery = e.delivery))
-ORDER BY e.name LIMIT sqlc.arg(max_rows)::int;
-
--- name: ListDoubts :many
--- The effects that are in doubt.
-SELECT e.* FROM effects e
-WHERE e.state = 'reserved' AND (e.scope, e.key, e.name) > (sqlc.arg(after_scope)::text, sqlc.arg(after_key)::text, sqlc.arg(after_name)::text)
-    AND (sqlc.arg(scope)::text = '' OR e.scope = sqlc.arg(scope)::text)
-    AND NOT EXISTS (SELECT FROM tasks t WHERE t.id = e.task_id AND t.state = 'running' AND t.delivery = e.delivery)
-ORDER BY e.scope, e.key, e.name LIMIT sqlc.arg(max_rows)::int;
+SELECT l.scope, l.key, l.name, l.state, l.task_id, l.delivery, l.worker_id, l.runs, l.reserved_at, l.done_at, l.result_note, l.resolution, l.resolved_by, l.resolution_reason, l.resolved_at, l.conflicts,
+    (t.runs IS TRUE)::boolean AS live, 0::bigint AS place, true::boolean AS admitted
+FROM effects l LEFT JOIN LATERAL (SELECT (x.state = 'running' AND x.delivery = l.delivery) AS runs FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE l.scope = @scope AND l.key = @key AND l.name > sqlc.arg(after_name)::text AND (sqlc.arg(state)::text = '' OR l.state = sqlc.arg(state)::text)
+    AND NOT (sqlc.arg(doubt)::boolean AND t.runs IS TRUE)
+ORDER BY l.name LIMIT sqlc.arg(max_rows)::int;
 
 -- name: RemoveEffects :many
 -- See penstock_remove_effects.

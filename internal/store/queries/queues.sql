@@ -1,9 +1,3 @@
--- name: ReadInOrder :exec
--- Makes the rest of the transaction read in the order of indexes, whatever the
--- planner takes a table for: a fresh partition seems so small that it would
--- rather read all of it, and sort.
-SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true);
-
 -- name: QueueWaits :many
 -- What waits in Postgres of some queues: how many tasks are due, of each queue
 -- max_rows at most, and for how many seconds the longest has been; and for how

@@ -6,19 +6,37 @@ SELECT t.id FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.
 WHERE t.state IN ('succeeded', 'failed', 'cancelled');
 
 -- name: ListTasks :many
--- Newest first; the page starts after (before_at, before_id).
-SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions,
-    t.schedule_type, t.scheduled_at, t.timeout_ms, t.next_retry_at, t.idempotency_scope, t.idempotency_key, t.trace_id,
-    t.last_error_code, t.last_error_reason, t.worker_id, t.created_at, t.updated_at, t.started_at, t.finished_at, t.retry_policy, t.origin_dlq_id, t.expires_at
-FROM tasks t
-WHERE (t.created_at, t.id) < (@before_at::timestamptz, @before_id::uuid)
-    AND t.created_at >= @created_after::timestamptz
-    AND (@tenant::text = '' OR t.tenant = @tenant)
-    AND (@queue::text = '' OR t.queue = @queue)
-    AND (@type::text = '' OR t.type = @type)
-    AND (cardinality(@states::text[]) = 0 OR t.state = ANY(@states::text[]))
-ORDER BY t.created_at DESC, t.id DESC
-LIMIT @max_rows;
+-- One look, newest first: those of the next max_look tasks after (before_at,
+-- before_id) that the filter admits; and the last one, if there are so many,
+-- whether admitted or not. The limit within keeps the filter from choosing
+-- another plan, and the plan from reading more.
+SELECT l.* FROM (
+    SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions,
+        t.schedule_type, t.scheduled_at, t.timeout_ms, t.next_retry_at, t.idempotency_scope, t.idempotency_key, t.trace_id,
+        t.last_error_code, t.last_error_reason, t.worker_id, t.created_at, t.updated_at, t.started_at, t.finished_at, t.retry_policy, t.origin_dlq_id, t.expires_at,
+        row_number() OVER (ORDER BY t.created_at DESC, t.id DESC) AS place,
+        (((@tenant::text = '' OR t.tenant = @tenant)
+            AND (@queue::text = '' OR t.queue = @queue)
+            AND (@type::text = '' OR t.type = @type)
+            AND (cardinality(@states::text[]) = 0 OR t.state = ANY(@states::text[]))
+            AND (@worker_id::text = '' OR t.worker_id = @worker_id)
+            AND (sqlc.arg(error_code)::text = '' OR t.last_error_code = sqlc.arg(error_code)::text
+                OR penstock_cause(t.last_error_code, t.last_error_reason) = sqlc.arg(error_code)::text)
+            AND (sqlc.arg(error)::text = '' OR strpos(lower(t.last_error_reason), lower(sqlc.arg(error)::text)) > 0)
+            AND (sqlc.arg(min_duration_ms)::bigint = 0
+                OR COALESCE(t.finished_at, CASE WHEN t.state = 'running' THEN now() END) - t.started_at >= sqlc.arg(min_duration_ms)::bigint * interval '1 millisecond')
+            AND (sqlc.arg(max_duration_ms)::bigint = 0
+                OR COALESCE(t.finished_at, CASE WHEN t.state = 'running' THEN now() END) - t.started_at < sqlc.arg(max_duration_ms)::bigint * interval '1 millisecond')
+        ) IS TRUE)::boolean AS admitted
+    FROM tasks t
+    WHERE (t.created_at, t.id) < (@before_at::timestamptz, @before_id::uuid)
+        AND t.created_at >= @created_after::timestamptz
+    ORDER BY t.created_at DESC, t.id DESC
+    LIMIT @max_look::int
+) l
+WHERE l.admitted OR l.place = @max_look::int
+ORDER BY l.created_at DESC, l.id DESC
+LIMIT @max_rows::int;
 
 -- name: CountTasks :many
 SELECT t.state, count(*) AS count FROM tasks t
@@ -44,28 +62,53 @@ SELECT (SELECT h.xid::text::bigint FROM event_horizon h)::bigint AS horizon,
     pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next;
 
 -- name: WatchEvents :many
--- Events after a position, of transactions below which none can still commit.
--- The bound is taken in the same statement, from the snapshot that the rows
--- are read with. Events of alerts and of dead letters that are no task have
--- their tenant in data.
-SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, COALESCE(t.tenant, e.data->>'tenant', '')::text AS tenant, t.name FROM event_log e LEFT JOIN tasks t ON t.id = e.task_id
-WHERE (e.xid, e.task_id, e.seq) > (sqlc.arg(after_xid)::text::xid8, sqlc.arg(after_task)::uuid, sqlc.arg(after_seq)::int)
-    AND e.xid < pg_snapshot_xmin(pg_current_snapshot())
-    AND (sqlc.arg(task_id)::uuid = '00000000-0000-0000-0000-000000000000'::uuid OR e.task_id = sqlc.arg(task_id)::uuid)
-    AND (@tenant::text = '' OR COALESCE(t.tenant, e.data->>'tenant', '') = @tenant)
-    AND (cardinality(@types::text[]) = 0 OR e.type = ANY(@types::text[]))
-ORDER BY e.xid, e.task_id, e.seq LIMIT @max_rows;
+-- One look, as ListTasks: those of the next max_look events after a position,
+-- of transactions before safe, that the filter admits; and the last one, if there
+-- are so many. Events of alerts and of dead letters that are no task have their
+-- tenant in data. A task is looked up for each event by itself: joined, all
+-- tasks might be read.
+SELECT l.task_id, l.seq, l.type, l.previous_status, l.status, l.attempt, l.delivery, l.idempotency_key, l.next_retry_at, l.error_code, l.reason, l.backoff_delay_ms, l.actor, l.worker_id, l.message_id, l.trace_id, l.data, l.occurred_at, l.xid::text::bigint AS xid_number, COALESCE(t.tenant, l.data->>'tenant', '')::text AS tenant, t.name,
+    l.place, (l.matches AND (@tenant::text = '' OR COALESCE(t.tenant, l.data->>'tenant', '') = @tenant))::boolean AS admitted
+FROM (
+    SELECT e.*, row_number() OVER (ORDER BY e.xid, e.task_id, e.seq) AS place,
+        ((sqlc.arg(task_id)::uuid = '00000000-0000-0000-0000-000000000000'::uuid OR e.task_id = sqlc.arg(task_id)::uuid)
+            AND (cardinality(@types::text[]) = 0 OR e.type = ANY(@types::text[]))) AS matches
+    FROM event_log e
+    WHERE (e.xid, e.task_id, e.seq) > (sqlc.arg(after_xid)::text::xid8, sqlc.arg(after_task)::uuid, sqlc.arg(after_seq)::int)
+        AND e.xid < sqlc.arg(safe)::text::xid8
+    ORDER BY e.xid, e.task_id, e.seq LIMIT sqlc.arg(max_look)::int
+) l LEFT JOIN LATERAL (SELECT x.tenant, x.name FROM tasks x WHERE x.id = l.task_id AND l.matches OFFSET 0) t ON true
+WHERE l.place = sqlc.arg(max_look)::int OR l.matches AND (@tenant::text = '' OR COALESCE(t.tenant, l.data->>'tenant', '') = @tenant)
+ORDER BY l.xid, l.task_id, l.seq LIMIT @max_rows::int;
+
+-- name: WatchEventsOf :many
+-- The same events of one task, or of what else has a log: all of its events are
+-- read, whatever else there is.
+SELECT l.task_id, l.seq, l.type, l.previous_status, l.status, l.attempt, l.delivery, l.idempotency_key, l.next_retry_at, l.error_code, l.reason, l.backoff_delay_ms, l.actor, l.worker_id, l.message_id, l.trace_id, l.data, l.occurred_at, l.xid::text::bigint AS xid_number, COALESCE(t.tenant, l.data->>'tenant', '')::text AS tenant, t.name,
+    0::bigint AS place, true::boolean AS admitted
+FROM (SELECT e.* FROM event_log e WHERE e.task_id = sqlc.arg(task_id)::uuid ORDER BY e.seq OFFSET 0) l
+    LEFT JOIN LATERAL (SELECT x.tenant, x.name FROM tasks x WHERE x.id = l.task_id OFFSET 0) t ON true
+WHERE (l.xid, l.task_id, l.seq) > (sqlc.arg(after_xid)::text::xid8, sqlc.arg(after_task)::uuid, sqlc.arg(after_seq)::int)
+    AND l.xid < sqlc.arg(safe)::text::xid8
+    AND (@tenant::text = '' OR COALESCE(t.tenant, l.data->>'tenant', '') = @tenant)
+    AND (cardinality(@types::text[]) = 0 OR l.type = ANY(@types::text[]))
+ORDER BY l.xid, l.task_id, l.seq LIMIT @max_rows::int;
 
 -- name: TaskQueue :one
 SELECT t.queue FROM tasks t WHERE t.id = @id;
+
+-- name: LastInterruption :one
+-- Why a task was interrupted last.
+SELECT e.worker_id, e.error_code, e.reason, e.occurred_at FROM event_log e
+WHERE e.task_id = @task_id AND e.type = 'task.interrupted' ORDER BY e.seq DESC LIMIT 1;
 
 -- name: TaskTenant :one
 SELECT t.tenant FROM tasks t WHERE t.id = @id;
 
 -- name: EventsOfTask :many
--- ListEvents with filters; attempt 0 and no types admit all.
+-- ListEvents with filters up to an event; attempt 0 and no types admit all.
 SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number FROM event_log e
-WHERE e.task_id = @task_id AND e.seq > @after_seq
+WHERE e.task_id = @task_id AND e.seq > @after_seq AND e.seq <= @last_seq
     AND (@attempt::int = 0 OR e.attempt = @attempt)
     AND (cardinality(@types::text[]) = 0 OR e.type = ANY(@types::text[]))
 ORDER BY e.seq LIMIT @max_rows;
@@ -85,8 +128,9 @@ UNION ALL SELECT t.id FROM tasks t WHERE t.id = @named_in AND t.trace_id = @trac
 LIMIT @max_rows;
 
 -- name: SearchTaskEvents :many
--- Events of some tasks in order of time, after a place in it.
-SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name FROM event_log e JOIN tasks t ON t.id = e.task_id
+-- Events of some tasks in order of time, after a place in it. The columns are
+-- those of WatchEvents.
+SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name, 0::bigint AS place, true::boolean AS admitted FROM event_log e JOIN tasks t ON t.id = e.task_id
 WHERE e.task_id = ANY(@task_ids::uuid[])
     AND e.occurred_at >= @since::timestamptz AND e.occurred_at < @until::timestamptz
     AND (e.occurred_at, e.task_id, e.seq) > (@after_at::timestamptz, @after_task::uuid, @after_seq::int)
@@ -99,6 +143,12 @@ ORDER BY e.occurred_at, e.task_id, e.seq LIMIT @max_rows;
 -- enough rows may read all of it first.
 SELECT set_config('enable_seqscan', 'off', true);
 
+-- name: ReadInOrder :exec
+-- For the transaction: rows are read along the index that has their order, and no
+-- more of them than a statement's limit lets through. A plan that reads all and
+-- sorts them looks cheaper where Postgres knows little about a table.
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true), set_config('jit', 'off', true);
+
 -- name: CountEventsBetween :one
 -- How many events there are within a time, at most max_rows: what it costs to
 -- search it, whatever the filters.
@@ -108,7 +158,7 @@ SELECT count(*) FROM (
 -- name: SearchAllEvents :many
 -- Events of all tasks in order of time, after a place in it. All events of the
 -- time are read and sorted for each page: let it be short.
-SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name FROM event_log e JOIN tasks t ON t.id = e.task_id
+SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name, 0::bigint AS place, true::boolean AS admitted FROM event_log e JOIN tasks t ON t.id = e.task_id
 WHERE e.occurred_at >= @since::timestamptz AND e.occurred_at < @until::timestamptz
     AND (e.occurred_at, e.task_id, e.seq) > (@after_at::timestamptz, @after_task::uuid, @after_seq::int)
     AND (@tenant::text = '' OR t.tenant = @tenant)

@@ -28,6 +28,11 @@ SELECT extract(epoch FROM clock_timestamp() - w.seen_at)::double precision AS se
     (w.seen_at >= now() - greatest(3 * w.interval_ms * interval '1 millisecond', interval '5 seconds'))::boolean AS lately
 FROM workers w WHERE w.id = sqlc.arg(id);
 
+-- name: CountWorkersOf :one
+-- How many of the workers that ListWorkers shows fetch from a queue.
+SELECT count(*) FROM workers w WHERE w.seen_at >= now() - greatest(3 * w.interval_ms * interval '1 millisecond', interval '5 seconds')
+    AND w.drain_at IS NULL AND sqlc.arg(queue)::text = ANY (w.queues);
+
 -- name: DrainWorker :one
 -- Orders a worker that ListWorkers shows to drain; the first order stays.
 UPDATE workers w SET drain_at = COALESCE(w.drain_at, now()), drain_by = COALESCE(w.drain_by, sqlc.arg(drain_by)::text)

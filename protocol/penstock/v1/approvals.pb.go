@@ -447,9 +447,13 @@ func (x *ListApprovalsRequest) GetPageToken() string {
 }
 
 type ListApprovalsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Approvals     []*Approval            `protobuf:"bytes,1,rep,name=approvals,proto3" json:"approvals,omitempty"`
-	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Approvals []*Approval            `protobuf:"bytes,1,rep,name=approvals,proto3" json:"approvals,omitempty"`
+	// Empty on the last page. A page may have fewer requests than asked for, or none,
+	// and not be the last one: the rest is left to the next call.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Set on such a page: all requests made after this time have been looked at.
+	SearchedUntil *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=searched_until,json=searchedUntil,proto3" json:"searched_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -496,6 +500,13 @@ func (x *ListApprovalsResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListApprovalsResponse) GetSearchedUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SearchedUntil
+	}
+	return nil
 }
 
 type GetApprovalRequest struct {
@@ -1274,7 +1285,8 @@ func (x *GuardRule) GetDeleted() bool {
 type ListRulesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 1,000; 0: 100.
-	PageSize      int32  `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1966,10 +1978,11 @@ const file_penstock_v1_approvals_proto_rawDesc = "" +
 	"\atask_id\x18\x05 \x01(\tR\x06taskId\x12\x1b\n" +
 	"\tpage_size\x18\x06 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\a \x01(\tR\tpageToken\"t\n" +
+	"page_token\x18\a \x01(\tR\tpageToken\"\xb7\x01\n" +
 	"\x15ListApprovalsResponse\x123\n" +
 	"\tapprovals\x18\x01 \x03(\v2\x15.penstock.v1.ApprovalR\tapprovals\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"5\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12A\n" +
+	"\x0esearched_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\rsearchedUntil\"5\n" +
 	"\x12GetApprovalRequest\x12\x1f\n" +
 	"\vapproval_id\x18\x01 \x01(\tR\n" +
 	"approvalId\"\xa1\x02\n" +
@@ -2156,51 +2169,52 @@ var file_penstock_v1_approvals_proto_depIdxs = []int32{
 	27, // 2: penstock.v1.Approval.decided_at:type_name -> google.protobuf.Timestamp
 	27, // 3: penstock.v1.ApprovalVote.at:type_name -> google.protobuf.Timestamp
 	0,  // 4: penstock.v1.ListApprovalsResponse.approvals:type_name -> penstock.v1.Approval
-	0,  // 5: penstock.v1.GetApprovalResponse.approval:type_name -> penstock.v1.Approval
-	15, // 6: penstock.v1.GetApprovalResponse.rule:type_name -> penstock.v1.GuardRule
-	1,  // 7: penstock.v1.GetApprovalResponse.votes:type_name -> penstock.v1.ApprovalVote
-	0,  // 8: penstock.v1.GetApprovalResponse.history:type_name -> penstock.v1.Approval
-	0,  // 9: penstock.v1.ApproveResponse.approval:type_name -> penstock.v1.Approval
-	0,  // 10: penstock.v1.RejectResponse.approval:type_name -> penstock.v1.Approval
-	14, // 11: penstock.v1.ApproveManyResponse.results:type_name -> penstock.v1.DecisionResult
-	14, // 12: penstock.v1.RejectManyResponse.results:type_name -> penstock.v1.DecisionResult
-	28, // 13: penstock.v1.GuardRule.enabled:type_name -> google.protobuf.BoolValue
-	27, // 14: penstock.v1.GuardRule.changed_at:type_name -> google.protobuf.Timestamp
-	15, // 15: penstock.v1.ListRulesResponse.rules:type_name -> penstock.v1.GuardRule
-	15, // 16: penstock.v1.GetRuleResponse.rule:type_name -> penstock.v1.GuardRule
-	15, // 17: penstock.v1.GetRuleResponse.revisions:type_name -> penstock.v1.GuardRule
-	15, // 18: penstock.v1.SaveRuleRequest.rule:type_name -> penstock.v1.GuardRule
-	29, // 19: penstock.v1.SaveRuleRequest.expected_revision:type_name -> google.protobuf.Int64Value
-	15, // 20: penstock.v1.SaveRuleResponse.rule:type_name -> penstock.v1.GuardRule
-	25, // 21: penstock.v1.TestRuleRequest.task:type_name -> penstock.v1.SampleTask
-	27, // 22: penstock.v1.SampleTask.scheduled_at:type_name -> google.protobuf.Timestamp
-	2,  // 23: penstock.v1.ApprovalService.ListApprovals:input_type -> penstock.v1.ListApprovalsRequest
-	4,  // 24: penstock.v1.ApprovalService.GetApproval:input_type -> penstock.v1.GetApprovalRequest
-	6,  // 25: penstock.v1.ApprovalService.Approve:input_type -> penstock.v1.ApproveRequest
-	8,  // 26: penstock.v1.ApprovalService.Reject:input_type -> penstock.v1.RejectRequest
-	10, // 27: penstock.v1.ApprovalService.ApproveMany:input_type -> penstock.v1.ApproveManyRequest
-	12, // 28: penstock.v1.ApprovalService.RejectMany:input_type -> penstock.v1.RejectManyRequest
-	16, // 29: penstock.v1.ApprovalService.ListRules:input_type -> penstock.v1.ListRulesRequest
-	18, // 30: penstock.v1.ApprovalService.GetRule:input_type -> penstock.v1.GetRuleRequest
-	20, // 31: penstock.v1.ApprovalService.SaveRule:input_type -> penstock.v1.SaveRuleRequest
-	22, // 32: penstock.v1.ApprovalService.DeleteRule:input_type -> penstock.v1.DeleteRuleRequest
-	24, // 33: penstock.v1.ApprovalService.TestRule:input_type -> penstock.v1.TestRuleRequest
-	3,  // 34: penstock.v1.ApprovalService.ListApprovals:output_type -> penstock.v1.ListApprovalsResponse
-	5,  // 35: penstock.v1.ApprovalService.GetApproval:output_type -> penstock.v1.GetApprovalResponse
-	7,  // 36: penstock.v1.ApprovalService.Approve:output_type -> penstock.v1.ApproveResponse
-	9,  // 37: penstock.v1.ApprovalService.Reject:output_type -> penstock.v1.RejectResponse
-	11, // 38: penstock.v1.ApprovalService.ApproveMany:output_type -> penstock.v1.ApproveManyResponse
-	13, // 39: penstock.v1.ApprovalService.RejectMany:output_type -> penstock.v1.RejectManyResponse
-	17, // 40: penstock.v1.ApprovalService.ListRules:output_type -> penstock.v1.ListRulesResponse
-	19, // 41: penstock.v1.ApprovalService.GetRule:output_type -> penstock.v1.GetRuleResponse
-	21, // 42: penstock.v1.ApprovalService.SaveRule:output_type -> penstock.v1.SaveRuleResponse
-	23, // 43: penstock.v1.ApprovalService.DeleteRule:output_type -> penstock.v1.DeleteRuleResponse
-	26, // 44: penstock.v1.ApprovalService.TestRule:output_type -> penstock.v1.TestRuleResponse
-	34, // [34:45] is the sub-list for method output_type
-	23, // [23:34] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	27, // 5: penstock.v1.ListApprovalsResponse.searched_until:type_name -> google.protobuf.Timestamp
+	0,  // 6: penstock.v1.GetApprovalResponse.approval:type_name -> penstock.v1.Approval
+	15, // 7: penstock.v1.GetApprovalResponse.rule:type_name -> penstock.v1.GuardRule
+	1,  // 8: penstock.v1.GetApprovalResponse.votes:type_name -> penstock.v1.ApprovalVote
+	0,  // 9: penstock.v1.GetApprovalResponse.history:type_name -> penstock.v1.Approval
+	0,  // 10: penstock.v1.ApproveResponse.approval:type_name -> penstock.v1.Approval
+	0,  // 11: penstock.v1.RejectResponse.approval:type_name -> penstock.v1.Approval
+	14, // 12: penstock.v1.ApproveManyResponse.results:type_name -> penstock.v1.DecisionResult
+	14, // 13: penstock.v1.RejectManyResponse.results:type_name -> penstock.v1.DecisionResult
+	28, // 14: penstock.v1.GuardRule.enabled:type_name -> google.protobuf.BoolValue
+	27, // 15: penstock.v1.GuardRule.changed_at:type_name -> google.protobuf.Timestamp
+	15, // 16: penstock.v1.ListRulesResponse.rules:type_name -> penstock.v1.GuardRule
+	15, // 17: penstock.v1.GetRuleResponse.rule:type_name -> penstock.v1.GuardRule
+	15, // 18: penstock.v1.GetRuleResponse.revisions:type_name -> penstock.v1.GuardRule
+	15, // 19: penstock.v1.SaveRuleRequest.rule:type_name -> penstock.v1.GuardRule
+	29, // 20: penstock.v1.SaveRuleRequest.expected_revision:type_name -> google.protobuf.Int64Value
+	15, // 21: penstock.v1.SaveRuleResponse.rule:type_name -> penstock.v1.GuardRule
+	25, // 22: penstock.v1.TestRuleRequest.task:type_name -> penstock.v1.SampleTask
+	27, // 23: penstock.v1.SampleTask.scheduled_at:type_name -> google.protobuf.Timestamp
+	2,  // 24: penstock.v1.ApprovalService.ListApprovals:input_type -> penstock.v1.ListApprovalsRequest
+	4,  // 25: penstock.v1.ApprovalService.GetApproval:input_type -> penstock.v1.GetApprovalRequest
+	6,  // 26: penstock.v1.ApprovalService.Approve:input_type -> penstock.v1.ApproveRequest
+	8,  // 27: penstock.v1.ApprovalService.Reject:input_type -> penstock.v1.RejectRequest
+	10, // 28: penstock.v1.ApprovalService.ApproveMany:input_type -> penstock.v1.ApproveManyRequest
+	12, // 29: penstock.v1.ApprovalService.RejectMany:input_type -> penstock.v1.RejectManyRequest
+	16, // 30: penstock.v1.ApprovalService.ListRules:input_type -> penstock.v1.ListRulesRequest
+	18, // 31: penstock.v1.ApprovalService.GetRule:input_type -> penstock.v1.GetRuleRequest
+	20, // 32: penstock.v1.ApprovalService.SaveRule:input_type -> penstock.v1.SaveRuleRequest
+	22, // 33: penstock.v1.ApprovalService.DeleteRule:input_type -> penstock.v1.DeleteRuleRequest
+	24, // 34: penstock.v1.ApprovalService.TestRule:input_type -> penstock.v1.TestRuleRequest
+	3,  // 35: penstock.v1.ApprovalService.ListApprovals:output_type -> penstock.v1.ListApprovalsResponse
+	5,  // 36: penstock.v1.ApprovalService.GetApproval:output_type -> penstock.v1.GetApprovalResponse
+	7,  // 37: penstock.v1.ApprovalService.Approve:output_type -> penstock.v1.ApproveResponse
+	9,  // 38: penstock.v1.ApprovalService.Reject:output_type -> penstock.v1.RejectResponse
+	11, // 39: penstock.v1.ApprovalService.ApproveMany:output_type -> penstock.v1.ApproveManyResponse
+	13, // 40: penstock.v1.ApprovalService.RejectMany:output_type -> penstock.v1.RejectManyResponse
+	17, // 41: penstock.v1.ApprovalService.ListRules:output_type -> penstock.v1.ListRulesResponse
+	19, // 42: penstock.v1.ApprovalService.GetRule:output_type -> penstock.v1.GetRuleResponse
+	21, // 43: penstock.v1.ApprovalService.SaveRule:output_type -> penstock.v1.SaveRuleResponse
+	23, // 44: penstock.v1.ApprovalService.DeleteRule:output_type -> penstock.v1.DeleteRuleResponse
+	26, // 45: penstock.v1.ApprovalService.TestRule:output_type -> penstock.v1.TestRuleResponse
+	35, // [35:46] is the sub-list for method output_type
+	24, // [24:35] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_penstock_v1_approvals_proto_init() }

@@ -823,8 +823,12 @@ func (x *ListDeadLettersRequest) GetFailedBefore() *timestamppb.Timestamp {
 type ListDeadLettersResponse struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	DeadLetters []*DeadLetter          `protobuf:"bytes,1,rep,name=dead_letters,json=deadLetters,proto3" json:"dead_letters,omitempty"`
-	// Empty on the last page.
+	// Empty on the last page. A page may have fewer dead letters than asked for, or
+	// none, and not be the last one: the rest is left to the next call.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Set on such a page: all dead letters of tasks that failed after this time have
+	// been looked at.
+	SearchedUntil *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=searched_until,json=searchedUntil,proto3" json:"searched_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -871,6 +875,13 @@ func (x *ListDeadLettersResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListDeadLettersResponse) GetSearchedUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SearchedUntil
+	}
+	return nil
 }
 
 type GroupDeadLettersRequest struct {
@@ -2390,9 +2401,11 @@ func (x *GetDeadLetterBatchResponse) GetBatch() *DeadLetterBatch {
 type ListDeadLetterBatchesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// requeue or discard; empty: both.
-	Kind          string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	Status        string `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
-	PageSize      int32  `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	Kind   string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Status string `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	// 1 to 1,000; 0: 100.
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page, with the same filters.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2457,9 +2470,13 @@ func (x *ListDeadLetterBatchesRequest) GetPageToken() string {
 }
 
 type ListDeadLetterBatchesResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Batches       []*DeadLetterBatch     `protobuf:"bytes,1,rep,name=batches,proto3" json:"batches,omitempty"`
-	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Batches []*DeadLetterBatch     `protobuf:"bytes,1,rep,name=batches,proto3" json:"batches,omitempty"`
+	// Empty on the last page. A page may have fewer batches than asked for, or none,
+	// and not be the last one.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Set on such a page: all batches made after this time have been looked at.
+	SearchedUntil *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=searched_until,json=searchedUntil,proto3" json:"searched_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2508,12 +2525,21 @@ func (x *ListDeadLetterBatchesResponse) GetNextPageToken() string {
 	return ""
 }
 
+func (x *ListDeadLetterBatchesResponse) GetSearchedUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SearchedUntil
+	}
+	return nil
+}
+
 type ListDeadLetterBatchItemsRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	BatchId string                 `protobuf:"bytes,1,opt,name=batch_id,json=batchId,proto3" json:"batch_id,omitempty"`
 	// pending, done or skipped; empty: all.
-	Status        string `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
-	PageSize      int32  `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	Status string `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	// 1 to 1,000; 0: 100.
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page, with the same filters.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2578,9 +2604,11 @@ func (x *ListDeadLetterBatchItemsRequest) GetPageToken() string {
 }
 
 type ListDeadLetterBatchItemsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Items         []*DeadLetterBatchItem `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
-	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Items []*DeadLetterBatchItem `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	// Empty on the last page. A page may have fewer items than asked for, or none,
+	// and not be the last one.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2898,10 +2926,11 @@ const file_penstock_v1_deadletters_proto_rawDesc = "" +
 	"\x06status\x18\b \x01(\tR\x06status\x12=\n" +
 	"\ffailed_after\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vfailedAfter\x12?\n" +
 	"\rfailed_before\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\ffailedBefore\"}\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\ffailedBefore\"\xc0\x01\n" +
 	"\x17ListDeadLettersResponse\x12:\n" +
 	"\fdead_letters\x18\x01 \x03(\v2\x17.penstock.v1.DeadLetterR\vdeadLetters\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xe5\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12A\n" +
+	"\x0esearched_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\rsearchedUntil\"\xe5\x02\n" +
 	"\x17GroupDeadLettersRequest\x12\x19\n" +
 	"\bgroup_by\x18\x01 \x01(\tR\agroupBy\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x12\n" +
@@ -3025,10 +3054,11 @@ const file_penstock_v1_deadletters_proto_rawDesc = "" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x1b\n" +
 	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x04 \x01(\tR\tpageToken\"\x7f\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\"\xc2\x01\n" +
 	"\x1dListDeadLetterBatchesResponse\x126\n" +
 	"\abatches\x18\x01 \x03(\v2\x1c.penstock.v1.DeadLetterBatchR\abatches\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x90\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12A\n" +
+	"\x0esearched_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\rsearchedUntil\"\x90\x01\n" +
 	"\x1fListDeadLetterBatchItemsRequest\x12\x19\n" +
 	"\bbatch_id\x18\x01 \x01(\tR\abatchId\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x1b\n" +
@@ -3148,65 +3178,67 @@ var file_penstock_v1_deadletters_proto_depIdxs = []int32{
 	36, // 13: penstock.v1.ListDeadLettersRequest.failed_after:type_name -> google.protobuf.Timestamp
 	36, // 14: penstock.v1.ListDeadLettersRequest.failed_before:type_name -> google.protobuf.Timestamp
 	0,  // 15: penstock.v1.ListDeadLettersResponse.dead_letters:type_name -> penstock.v1.DeadLetter
-	36, // 16: penstock.v1.GroupDeadLettersRequest.failed_after:type_name -> google.protobuf.Timestamp
-	36, // 17: penstock.v1.GroupDeadLettersRequest.failed_before:type_name -> google.protobuf.Timestamp
-	9,  // 18: penstock.v1.GroupDeadLettersResponse.groups:type_name -> penstock.v1.DeadLetterGroup
-	36, // 19: penstock.v1.DeadLetterGroup.first_failed_at:type_name -> google.protobuf.Timestamp
-	36, // 20: penstock.v1.DeadLetterGroup.last_failed_at:type_name -> google.protobuf.Timestamp
-	0,  // 21: penstock.v1.DeadLetterGroup.sample:type_name -> penstock.v1.DeadLetter
-	0,  // 22: penstock.v1.GetDeadLetterResponse.dead_letter:type_name -> penstock.v1.DeadLetter
-	14, // 23: penstock.v1.RequeueDeadLettersResponse.results:type_name -> penstock.v1.RequeueResult
-	38, // 24: penstock.v1.RequeueResult.error:type_name -> penstock.v1.ErrorInfo
-	0,  // 25: penstock.v1.EditDeadLetterResponse.dead_letter:type_name -> penstock.v1.DeadLetter
-	4,  // 26: penstock.v1.CreateDeadLetterBatchRequest.filter:type_name -> penstock.v1.DeadLetterFilter
-	25, // 27: penstock.v1.CreateDeadLetterBatchResponse.batch:type_name -> penstock.v1.DeadLetterBatch
-	4,  // 28: penstock.v1.ProposeDiscardRequest.filter:type_name -> penstock.v1.DeadLetterFilter
-	25, // 29: penstock.v1.ProposeDiscardResponse.batch:type_name -> penstock.v1.DeadLetterBatch
-	25, // 30: penstock.v1.ConfirmDiscardResponse.batch:type_name -> penstock.v1.DeadLetterBatch
-	25, // 31: penstock.v1.RejectDiscardResponse.batch:type_name -> penstock.v1.DeadLetterBatch
-	4,  // 32: penstock.v1.DeadLetterBatch.filter:type_name -> penstock.v1.DeadLetterFilter
-	36, // 33: penstock.v1.DeadLetterBatch.created_at:type_name -> google.protobuf.Timestamp
-	36, // 34: penstock.v1.DeadLetterBatch.expires_at:type_name -> google.protobuf.Timestamp
-	36, // 35: penstock.v1.DeadLetterBatch.started_at:type_name -> google.protobuf.Timestamp
-	36, // 36: penstock.v1.DeadLetterBatch.finished_at:type_name -> google.protobuf.Timestamp
-	26, // 37: penstock.v1.DeadLetterBatch.details:type_name -> penstock.v1.DeadLetterBatchDetails
-	9,  // 38: penstock.v1.DeadLetterBatchDetails.by_type:type_name -> penstock.v1.DeadLetterGroup
-	9,  // 39: penstock.v1.DeadLetterBatchDetails.by_fingerprint:type_name -> penstock.v1.DeadLetterGroup
-	25, // 40: penstock.v1.GetDeadLetterBatchResponse.batch:type_name -> penstock.v1.DeadLetterBatch
-	25, // 41: penstock.v1.ListDeadLetterBatchesResponse.batches:type_name -> penstock.v1.DeadLetterBatch
-	33, // 42: penstock.v1.ListDeadLetterBatchItemsResponse.items:type_name -> penstock.v1.DeadLetterBatchItem
-	25, // 43: penstock.v1.ControlDeadLetterBatchResponse.batch:type_name -> penstock.v1.DeadLetterBatch
-	5,  // 44: penstock.v1.DeadLetterService.ListDeadLetters:input_type -> penstock.v1.ListDeadLettersRequest
-	7,  // 45: penstock.v1.DeadLetterService.GroupDeadLetters:input_type -> penstock.v1.GroupDeadLettersRequest
-	10, // 46: penstock.v1.DeadLetterService.GetDeadLetter:input_type -> penstock.v1.GetDeadLetterRequest
-	12, // 47: penstock.v1.DeadLetterService.RequeueDeadLetters:input_type -> penstock.v1.RequeueDeadLettersRequest
-	15, // 48: penstock.v1.DeadLetterService.EditDeadLetter:input_type -> penstock.v1.EditDeadLetterRequest
-	17, // 49: penstock.v1.DeadLetterService.CreateDeadLetterBatch:input_type -> penstock.v1.CreateDeadLetterBatchRequest
-	19, // 50: penstock.v1.DeadLetterService.ProposeDiscard:input_type -> penstock.v1.ProposeDiscardRequest
-	21, // 51: penstock.v1.DeadLetterService.ConfirmDiscard:input_type -> penstock.v1.ConfirmDiscardRequest
-	23, // 52: penstock.v1.DeadLetterService.RejectDiscard:input_type -> penstock.v1.RejectDiscardRequest
-	27, // 53: penstock.v1.DeadLetterService.GetDeadLetterBatch:input_type -> penstock.v1.GetDeadLetterBatchRequest
-	29, // 54: penstock.v1.DeadLetterService.ListDeadLetterBatches:input_type -> penstock.v1.ListDeadLetterBatchesRequest
-	31, // 55: penstock.v1.DeadLetterService.ListDeadLetterBatchItems:input_type -> penstock.v1.ListDeadLetterBatchItemsRequest
-	34, // 56: penstock.v1.DeadLetterService.ControlDeadLetterBatch:input_type -> penstock.v1.ControlDeadLetterBatchRequest
-	6,  // 57: penstock.v1.DeadLetterService.ListDeadLetters:output_type -> penstock.v1.ListDeadLettersResponse
-	8,  // 58: penstock.v1.DeadLetterService.GroupDeadLetters:output_type -> penstock.v1.GroupDeadLettersResponse
-	11, // 59: penstock.v1.DeadLetterService.GetDeadLetter:output_type -> penstock.v1.GetDeadLetterResponse
-	13, // 60: penstock.v1.DeadLetterService.RequeueDeadLetters:output_type -> penstock.v1.RequeueDeadLettersResponse
-	16, // 61: penstock.v1.DeadLetterService.EditDeadLetter:output_type -> penstock.v1.EditDeadLetterResponse
-	18, // 62: penstock.v1.DeadLetterService.CreateDeadLetterBatch:output_type -> penstock.v1.CreateDeadLetterBatchResponse
-	20, // 63: penstock.v1.DeadLetterService.ProposeDiscard:output_type -> penstock.v1.ProposeDiscardResponse
-	22, // 64: penstock.v1.DeadLetterService.ConfirmDiscard:output_type -> penstock.v1.ConfirmDiscardResponse
-	24, // 65: penstock.v1.DeadLetterService.RejectDiscard:output_type -> penstock.v1.RejectDiscardResponse
-	28, // 66: penstock.v1.DeadLetterService.GetDeadLetterBatch:output_type -> penstock.v1.GetDeadLetterBatchResponse
-	30, // 67: penstock.v1.DeadLetterService.ListDeadLetterBatches:output_type -> penstock.v1.ListDeadLetterBatchesResponse
-	32, // 68: penstock.v1.DeadLetterService.ListDeadLetterBatchItems:output_type -> penstock.v1.ListDeadLetterBatchItemsResponse
-	35, // 69: penstock.v1.DeadLetterService.ControlDeadLetterBatch:output_type -> penstock.v1.ControlDeadLetterBatchResponse
-	57, // [57:70] is the sub-list for method output_type
-	44, // [44:57] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	36, // 16: penstock.v1.ListDeadLettersResponse.searched_until:type_name -> google.protobuf.Timestamp
+	36, // 17: penstock.v1.GroupDeadLettersRequest.failed_after:type_name -> google.protobuf.Timestamp
+	36, // 18: penstock.v1.GroupDeadLettersRequest.failed_before:type_name -> google.protobuf.Timestamp
+	9,  // 19: penstock.v1.GroupDeadLettersResponse.groups:type_name -> penstock.v1.DeadLetterGroup
+	36, // 20: penstock.v1.DeadLetterGroup.first_failed_at:type_name -> google.protobuf.Timestamp
+	36, // 21: penstock.v1.DeadLetterGroup.last_failed_at:type_name -> google.protobuf.Timestamp
+	0,  // 22: penstock.v1.DeadLetterGroup.sample:type_name -> penstock.v1.DeadLetter
+	0,  // 23: penstock.v1.GetDeadLetterResponse.dead_letter:type_name -> penstock.v1.DeadLetter
+	14, // 24: penstock.v1.RequeueDeadLettersResponse.results:type_name -> penstock.v1.RequeueResult
+	38, // 25: penstock.v1.RequeueResult.error:type_name -> penstock.v1.ErrorInfo
+	0,  // 26: penstock.v1.EditDeadLetterResponse.dead_letter:type_name -> penstock.v1.DeadLetter
+	4,  // 27: penstock.v1.CreateDeadLetterBatchRequest.filter:type_name -> penstock.v1.DeadLetterFilter
+	25, // 28: penstock.v1.CreateDeadLetterBatchResponse.batch:type_name -> penstock.v1.DeadLetterBatch
+	4,  // 29: penstock.v1.ProposeDiscardRequest.filter:type_name -> penstock.v1.DeadLetterFilter
+	25, // 30: penstock.v1.ProposeDiscardResponse.batch:type_name -> penstock.v1.DeadLetterBatch
+	25, // 31: penstock.v1.ConfirmDiscardResponse.batch:type_name -> penstock.v1.DeadLetterBatch
+	25, // 32: penstock.v1.RejectDiscardResponse.batch:type_name -> penstock.v1.DeadLetterBatch
+	4,  // 33: penstock.v1.DeadLetterBatch.filter:type_name -> penstock.v1.DeadLetterFilter
+	36, // 34: penstock.v1.DeadLetterBatch.created_at:type_name -> google.protobuf.Timestamp
+	36, // 35: penstock.v1.DeadLetterBatch.expires_at:type_name -> google.protobuf.Timestamp
+	36, // 36: penstock.v1.DeadLetterBatch.started_at:type_name -> google.protobuf.Timestamp
+	36, // 37: penstock.v1.DeadLetterBatch.finished_at:type_name -> google.protobuf.Timestamp
+	26, // 38: penstock.v1.DeadLetterBatch.details:type_name -> penstock.v1.DeadLetterBatchDetails
+	9,  // 39: penstock.v1.DeadLetterBatchDetails.by_type:type_name -> penstock.v1.DeadLetterGroup
+	9,  // 40: penstock.v1.DeadLetterBatchDetails.by_fingerprint:type_name -> penstock.v1.DeadLetterGroup
+	25, // 41: penstock.v1.GetDeadLetterBatchResponse.batch:type_name -> penstock.v1.DeadLetterBatch
+	25, // 42: penstock.v1.ListDeadLetterBatchesResponse.batches:type_name -> penstock.v1.DeadLetterBatch
+	36, // 43: penstock.v1.ListDeadLetterBatchesResponse.searched_until:type_name -> google.protobuf.Timestamp
+	33, // 44: penstock.v1.ListDeadLetterBatchItemsResponse.items:type_name -> penstock.v1.DeadLetterBatchItem
+	25, // 45: penstock.v1.ControlDeadLetterBatchResponse.batch:type_name -> penstock.v1.DeadLetterBatch
+	5,  // 46: penstock.v1.DeadLetterService.ListDeadLetters:input_type -> penstock.v1.ListDeadLettersRequest
+	7,  // 47: penstock.v1.DeadLetterService.GroupDeadLetters:input_type -> penstock.v1.GroupDeadLettersRequest
+	10, // 48: penstock.v1.DeadLetterService.GetDeadLetter:input_type -> penstock.v1.GetDeadLetterRequest
+	12, // 49: penstock.v1.DeadLetterService.RequeueDeadLetters:input_type -> penstock.v1.RequeueDeadLettersRequest
+	15, // 50: penstock.v1.DeadLetterService.EditDeadLetter:input_type -> penstock.v1.EditDeadLetterRequest
+	17, // 51: penstock.v1.DeadLetterService.CreateDeadLetterBatch:input_type -> penstock.v1.CreateDeadLetterBatchRequest
+	19, // 52: penstock.v1.DeadLetterService.ProposeDiscard:input_type -> penstock.v1.ProposeDiscardRequest
+	21, // 53: penstock.v1.DeadLetterService.ConfirmDiscard:input_type -> penstock.v1.ConfirmDiscardRequest
+	23, // 54: penstock.v1.DeadLetterService.RejectDiscard:input_type -> penstock.v1.RejectDiscardRequest
+	27, // 55: penstock.v1.DeadLetterService.GetDeadLetterBatch:input_type -> penstock.v1.GetDeadLetterBatchRequest
+	29, // 56: penstock.v1.DeadLetterService.ListDeadLetterBatches:input_type -> penstock.v1.ListDeadLetterBatchesRequest
+	31, // 57: penstock.v1.DeadLetterService.ListDeadLetterBatchItems:input_type -> penstock.v1.ListDeadLetterBatchItemsRequest
+	34, // 58: penstock.v1.DeadLetterService.ControlDeadLetterBatch:input_type -> penstock.v1.ControlDeadLetterBatchRequest
+	6,  // 59: penstock.v1.DeadLetterService.ListDeadLetters:output_type -> penstock.v1.ListDeadLettersResponse
+	8,  // 60: penstock.v1.DeadLetterService.GroupDeadLetters:output_type -> penstock.v1.GroupDeadLettersResponse
+	11, // 61: penstock.v1.DeadLetterService.GetDeadLetter:output_type -> penstock.v1.GetDeadLetterResponse
+	13, // 62: penstock.v1.DeadLetterService.RequeueDeadLetters:output_type -> penstock.v1.RequeueDeadLettersResponse
+	16, // 63: penstock.v1.DeadLetterService.EditDeadLetter:output_type -> penstock.v1.EditDeadLetterResponse
+	18, // 64: penstock.v1.DeadLetterService.CreateDeadLetterBatch:output_type -> penstock.v1.CreateDeadLetterBatchResponse
+	20, // 65: penstock.v1.DeadLetterService.ProposeDiscard:output_type -> penstock.v1.ProposeDiscardResponse
+	22, // 66: penstock.v1.DeadLetterService.ConfirmDiscard:output_type -> penstock.v1.ConfirmDiscardResponse
+	24, // 67: penstock.v1.DeadLetterService.RejectDiscard:output_type -> penstock.v1.RejectDiscardResponse
+	28, // 68: penstock.v1.DeadLetterService.GetDeadLetterBatch:output_type -> penstock.v1.GetDeadLetterBatchResponse
+	30, // 69: penstock.v1.DeadLetterService.ListDeadLetterBatches:output_type -> penstock.v1.ListDeadLetterBatchesResponse
+	32, // 70: penstock.v1.DeadLetterService.ListDeadLetterBatchItems:output_type -> penstock.v1.ListDeadLetterBatchItemsResponse
+	35, // 71: penstock.v1.DeadLetterService.ControlDeadLetterBatch:output_type -> penstock.v1.ControlDeadLetterBatchResponse
+	59, // [59:72] is the sub-list for method output_type
+	46, // [46:59] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_penstock_v1_deadletters_proto_init() }

@@ -882,7 +882,8 @@ type ListEffectsRequest struct {
 	// Only reserved (in doubt or not), in_doubt, done or free ones.
 	State string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
 	// 1 to 1,000; default 100.
-	PageSize      int32  `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page, with the same filters.
 	PageToken     string `protobuf:"bytes,6,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -961,9 +962,11 @@ func (x *ListEffectsRequest) GetPageToken() string {
 }
 
 type ListEffectsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Effects       []*Effect              `protobuf:"bytes,1,rep,name=effects,proto3" json:"effects,omitempty"`
-	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Effects []*Effect              `protobuf:"bytes,1,rep,name=effects,proto3" json:"effects,omitempty"`
+	// Empty on the last page. A page may have fewer effects than asked for, or none,
+	// and not be the last one: the rest is left to the next call.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

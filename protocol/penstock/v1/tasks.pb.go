@@ -772,8 +772,11 @@ type Task struct {
 	// Since when workers have handed the task back because none that lives knows its
 	// type; unset: they have not, or it has been claimed since.
 	TypeUnknownSince *timestamppb.Timestamp `protobuf:"bytes,60,opt,name=type_unknown_since,json=typeUnknownSince,proto3" json:"type_unknown_since,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// What the task waits for or what happens next, in a sentence; only GetTask says
+	// it. Empty if the task runs or has ended.
+	WaitsFor      string `protobuf:"bytes,50,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Task) Reset() {
@@ -1100,6 +1103,13 @@ func (x *Task) GetTypeUnknownSince() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Task) GetWaitsFor() string {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return ""
+}
+
 type GetTaskRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	TaskId string                 `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
@@ -1207,9 +1217,21 @@ type ListTasksRequest struct {
 	// 1 to 1,000; 0: 100.
 	PageSize int32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the previous page, with the same filters.
-	PageToken     string                 `protobuf:"bytes,6,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,6,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Created at or after, and before, a time.
 	CreatedAfter  *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_after,json=createdAfter,proto3" json:"created_after,omitempty"`
 	CreatedBefore *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created_before,json=createdBefore,proto3" json:"created_before,omitempty"`
+	// The worker of the current or last execution.
+	WorkerId string `protobuf:"bytes,9,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	// The code of the last error, e.g. TASK_TIMEOUT. A task whose retries are used up
+	// is admitted by TASK_RETRY_EXHAUSTED and by the code of what failed last.
+	ErrorCode string `protobuf:"bytes,10,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
+	// Text that the last error contains, whatever its case.
+	Error string `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`
+	// How long the last execution of an ended task took, or a running one has been
+	// running for, in milliseconds: at least, and less than; 0: no bound.
+	MinDurationMs int64 `protobuf:"varint,12,opt,name=min_duration_ms,json=minDurationMs,proto3" json:"min_duration_ms,omitempty"`
+	MaxDurationMs int64 `protobuf:"varint,13,opt,name=max_duration_ms,json=maxDurationMs,proto3" json:"max_duration_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1300,12 +1322,50 @@ func (x *ListTasksRequest) GetCreatedBefore() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *ListTasksRequest) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *ListTasksRequest) GetErrorCode() string {
+	if x != nil {
+		return x.ErrorCode
+	}
+	return ""
+}
+
+func (x *ListTasksRequest) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *ListTasksRequest) GetMinDurationMs() int64 {
+	if x != nil {
+		return x.MinDurationMs
+	}
+	return 0
+}
+
+func (x *ListTasksRequest) GetMaxDurationMs() int64 {
+	if x != nil {
+		return x.MaxDurationMs
+	}
+	return 0
+}
+
 type ListTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tasks without payload and result.
 	Tasks []*Task `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
-	// Empty on the last page.
+	// Empty on the last page. A page may have fewer tasks than asked for, or none,
+	// and not be the last one: the rest is left to the next call.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Set on such a page: all tasks created after this time have been looked at.
+	SearchedUntil *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=searched_until,json=searchedUntil,proto3" json:"searched_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1352,6 +1412,13 @@ func (x *ListTasksResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListTasksResponse) GetSearchedUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SearchedUntil
+	}
+	return nil
 }
 
 type ListDependenciesRequest struct {
@@ -2664,7 +2731,8 @@ func (x *ListEventsRequest) GetRunId() string {
 type ListEventsResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Events []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
-	// Pass as after_seq for the next page; 0 on the last page.
+	// Pass as after_seq for the next page; 0 on the last page. A page may have fewer
+	// events than asked for, or none, and not be the last one.
 	NextAfterSeq  int32 `protobuf:"varint,2,opt,name=next_after_seq,json=nextAfterSeq,proto3" json:"next_after_seq,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2840,6 +2908,8 @@ type SearchEventsResponse struct {
 	// Empty on the last page. A page may have fewer events than asked for, or none,
 	// and not be the last one: the rest is left to the next call.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Set on such a page: all events before this time have been looked at.
+	SearchedUntil *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=searched_until,json=searchedUntil,proto3" json:"searched_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2886,6 +2956,13 @@ func (x *SearchEventsResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *SearchEventsResponse) GetSearchedUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SearchedUntil
+	}
+	return nil
 }
 
 type ListStateEventsRequest struct {
@@ -3444,7 +3521,8 @@ func (x *WatchEventsRequest) GetTypes() []string {
 
 type WatchEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// May be empty: a sign of life that only moves the position.
+	// May be empty: a sign of life that only moves the position, past events that
+	// the filter leaves out.
 	Events []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
 	// Resume here after all of these events.
 	Position      string `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
@@ -4220,7 +4298,7 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x14\n" +
 	"\x05field\x18\x02 \x01(\tR\x05field\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x1c\n" +
-	"\tretryable\x18\x04 \x01(\bR\tretryable\"\xfd\r\n" +
+	"\tretryable\x18\x04 \x01(\bR\tretryable\"\x9a\x0e\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x14\n" +
@@ -4274,12 +4352,13 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\terased_at\x18, \x01(\v2\x1a.google.protobuf.TimestampR\berasedAt\x12\x1d\n" +
 	"\n" +
 	"cause_code\x183 \x01(\tR\tcauseCode\x12H\n" +
-	"\x12type_unknown_since\x18< \x01(\v2\x1a.google.protobuf.TimestampR\x10typeUnknownSince\"A\n" +
+	"\x12type_unknown_since\x18< \x01(\v2\x1a.google.protobuf.TimestampR\x10typeUnknownSince\x12\x1b\n" +
+	"\twaits_for\x182 \x01(\tR\bwaitsFor\"A\n" +
 	"\x0eGetTaskRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\"8\n" +
 	"\x0fGetTaskResponse\x12%\n" +
-	"\x04task\x18\x01 \x01(\v2\x11.penstock.v1.TaskR\x04task\"\xac\x02\n" +
+	"\x04task\x18\x01 \x01(\v2\x11.penstock.v1.TaskR\x04task\"\xce\x03\n" +
 	"\x10ListTasksRequest\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x12\n" +
@@ -4289,10 +4368,18 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\n" +
 	"page_token\x18\x06 \x01(\tR\tpageToken\x12?\n" +
 	"\rcreated_after\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\fcreatedAfter\x12A\n" +
-	"\x0ecreated_before\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\rcreatedBefore\"d\n" +
+	"\x0ecreated_before\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\rcreatedBefore\x12\x1b\n" +
+	"\tworker_id\x18\t \x01(\tR\bworkerId\x12\x1d\n" +
+	"\n" +
+	"error_code\x18\n" +
+	" \x01(\tR\terrorCode\x12\x14\n" +
+	"\x05error\x18\v \x01(\tR\x05error\x12&\n" +
+	"\x0fmin_duration_ms\x18\f \x01(\x03R\rminDurationMs\x12&\n" +
+	"\x0fmax_duration_ms\x18\r \x01(\x03R\rmaxDurationMs\"\xa7\x01\n" +
 	"\x11ListTasksResponse\x12'\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x11.penstock.v1.TaskR\x05tasks\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x86\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12A\n" +
+	"\x0esearched_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\rsearchedUntil\"\x86\x01\n" +
 	"\x17ListDependenciesRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1b\n" +
@@ -4424,10 +4511,11 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x1b\n" +
 	"\tpage_size\x18\b \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\t \x01(\tR\tpageToken\"j\n" +
+	"page_token\x18\t \x01(\tR\tpageToken\"\xad\x01\n" +
 	"\x14SearchEventsResponse\x12*\n" +
 	"\x06events\x18\x01 \x03(\v2\x12.penstock.v1.EventR\x06events\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"I\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12A\n" +
+	"\x0esearched_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\rsearchedUntil\"I\n" +
 	"\x16ListStateEventsRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\"J\n" +
@@ -4665,78 +4753,80 @@ var file_penstock_v1_tasks_proto_depIdxs = []int32{
 	51, // 23: penstock.v1.ListTasksRequest.created_after:type_name -> google.protobuf.Timestamp
 	51, // 24: penstock.v1.ListTasksRequest.created_before:type_name -> google.protobuf.Timestamp
 	8,  // 25: penstock.v1.ListTasksResponse.tasks:type_name -> penstock.v1.Task
-	15, // 26: penstock.v1.ListDependenciesResponse.dependencies:type_name -> penstock.v1.DependencyState
-	18, // 27: penstock.v1.GetTaskGraphResponse.tasks:type_name -> penstock.v1.GraphTask
-	19, // 28: penstock.v1.GetTaskGraphResponse.edges:type_name -> penstock.v1.GraphEdge
-	51, // 29: penstock.v1.GraphTask.created_at:type_name -> google.protobuf.Timestamp
-	51, // 30: penstock.v1.GraphTask.started_at:type_name -> google.protobuf.Timestamp
-	51, // 31: penstock.v1.GraphTask.finished_at:type_name -> google.protobuf.Timestamp
-	22, // 32: penstock.v1.CountTasksResponse.counts:type_name -> penstock.v1.StateCount
-	8,  // 33: penstock.v1.WaitTaskResponse.task:type_name -> penstock.v1.Task
-	51, // 34: penstock.v1.Event.next_retry_at:type_name -> google.protobuf.Timestamp
-	53, // 35: penstock.v1.Event.backoff_delay_ms:type_name -> google.protobuf.Int64Value
-	51, // 36: penstock.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
-	27, // 37: penstock.v1.ListEventsResponse.events:type_name -> penstock.v1.Event
-	51, // 38: penstock.v1.SearchEventsRequest.since:type_name -> google.protobuf.Timestamp
-	51, // 39: penstock.v1.SearchEventsRequest.until:type_name -> google.protobuf.Timestamp
-	27, // 40: penstock.v1.SearchEventsResponse.events:type_name -> penstock.v1.Event
-	34, // 41: penstock.v1.ListStateEventsResponse.events:type_name -> penstock.v1.StateEvent
-	35, // 42: penstock.v1.StateEvent.payload:type_name -> penstock.v1.StateChange
-	51, // 43: penstock.v1.StateChange.occurred_at:type_name -> google.protobuf.Timestamp
-	38, // 44: penstock.v1.GetWorkflowResponse.retry_context:type_name -> penstock.v1.RetryContext
-	51, // 45: penstock.v1.GetWorkflowResponse.created_at:type_name -> google.protobuf.Timestamp
-	51, // 46: penstock.v1.GetWorkflowResponse.updated_at:type_name -> google.protobuf.Timestamp
-	27, // 47: penstock.v1.WatchEventsResponse.events:type_name -> penstock.v1.Event
-	8,  // 48: penstock.v1.CancelTaskResponse.task:type_name -> penstock.v1.Task
-	51, // 49: penstock.v1.CancelTasksRequest.created_after:type_name -> google.protobuf.Timestamp
-	51, // 50: penstock.v1.CancelTasksRequest.created_before:type_name -> google.protobuf.Timestamp
-	51, // 51: penstock.v1.RescheduleTaskRequest.scheduled_at:type_name -> google.protobuf.Timestamp
-	8,  // 52: penstock.v1.RescheduleTaskResponse.task:type_name -> penstock.v1.Task
-	51, // 53: penstock.v1.GetDeploymentResponse.created_at:type_name -> google.protobuf.Timestamp
-	8,  // 54: penstock.v1.EraseTaskResponse.task:type_name -> penstock.v1.Task
-	0,  // 55: penstock.v1.TaskService.Enqueue:input_type -> penstock.v1.EnqueueRequest
-	4,  // 56: penstock.v1.TaskService.EnqueueBatch:input_type -> penstock.v1.EnqueueBatchRequest
-	9,  // 57: penstock.v1.TaskService.GetTask:input_type -> penstock.v1.GetTaskRequest
-	11, // 58: penstock.v1.TaskService.ListTasks:input_type -> penstock.v1.ListTasksRequest
-	20, // 59: penstock.v1.TaskService.CountTasks:input_type -> penstock.v1.CountTasksRequest
-	23, // 60: penstock.v1.TaskService.GetQueue:input_type -> penstock.v1.GetQueueRequest
-	25, // 61: penstock.v1.TaskService.WaitTask:input_type -> penstock.v1.WaitTaskRequest
-	28, // 62: penstock.v1.TaskService.ListEvents:input_type -> penstock.v1.ListEventsRequest
-	30, // 63: penstock.v1.TaskService.SearchEvents:input_type -> penstock.v1.SearchEventsRequest
-	32, // 64: penstock.v1.TaskService.ListStateEvents:input_type -> penstock.v1.ListStateEventsRequest
-	36, // 65: penstock.v1.TaskService.GetWorkflow:input_type -> penstock.v1.GetWorkflowRequest
-	39, // 66: penstock.v1.TaskService.WatchEvents:input_type -> penstock.v1.WatchEventsRequest
-	41, // 67: penstock.v1.TaskService.CancelTask:input_type -> penstock.v1.CancelTaskRequest
-	43, // 68: penstock.v1.TaskService.CancelTasks:input_type -> penstock.v1.CancelTasksRequest
-	49, // 69: penstock.v1.TaskService.EraseTask:input_type -> penstock.v1.EraseTaskRequest
-	13, // 70: penstock.v1.TaskService.ListDependencies:input_type -> penstock.v1.ListDependenciesRequest
-	16, // 71: penstock.v1.TaskService.GetTaskGraph:input_type -> penstock.v1.GetTaskGraphRequest
-	45, // 72: penstock.v1.TaskService.RescheduleTask:input_type -> penstock.v1.RescheduleTaskRequest
-	47, // 73: penstock.v1.TaskService.GetDeployment:input_type -> penstock.v1.GetDeploymentRequest
-	3,  // 74: penstock.v1.TaskService.Enqueue:output_type -> penstock.v1.EnqueueResponse
-	5,  // 75: penstock.v1.TaskService.EnqueueBatch:output_type -> penstock.v1.EnqueueBatchResponse
-	10, // 76: penstock.v1.TaskService.GetTask:output_type -> penstock.v1.GetTaskResponse
-	12, // 77: penstock.v1.TaskService.ListTasks:output_type -> penstock.v1.ListTasksResponse
-	21, // 78: penstock.v1.TaskService.CountTasks:output_type -> penstock.v1.CountTasksResponse
-	24, // 79: penstock.v1.TaskService.GetQueue:output_type -> penstock.v1.GetQueueResponse
-	26, // 80: penstock.v1.TaskService.WaitTask:output_type -> penstock.v1.WaitTaskResponse
-	29, // 81: penstock.v1.TaskService.ListEvents:output_type -> penstock.v1.ListEventsResponse
-	31, // 82: penstock.v1.TaskService.SearchEvents:output_type -> penstock.v1.SearchEventsResponse
-	33, // 83: penstock.v1.TaskService.ListStateEvents:output_type -> penstock.v1.ListStateEventsResponse
-	37, // 84: penstock.v1.TaskService.GetWorkflow:output_type -> penstock.v1.GetWorkflowResponse
-	40, // 85: penstock.v1.TaskService.WatchEvents:output_type -> penstock.v1.WatchEventsResponse
-	42, // 86: penstock.v1.TaskService.CancelTask:output_type -> penstock.v1.CancelTaskResponse
-	44, // 87: penstock.v1.TaskService.CancelTasks:output_type -> penstock.v1.CancelTasksResponse
-	50, // 88: penstock.v1.TaskService.EraseTask:output_type -> penstock.v1.EraseTaskResponse
-	14, // 89: penstock.v1.TaskService.ListDependencies:output_type -> penstock.v1.ListDependenciesResponse
-	17, // 90: penstock.v1.TaskService.GetTaskGraph:output_type -> penstock.v1.GetTaskGraphResponse
-	46, // 91: penstock.v1.TaskService.RescheduleTask:output_type -> penstock.v1.RescheduleTaskResponse
-	48, // 92: penstock.v1.TaskService.GetDeployment:output_type -> penstock.v1.GetDeploymentResponse
-	74, // [74:93] is the sub-list for method output_type
-	55, // [55:74] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	51, // 26: penstock.v1.ListTasksResponse.searched_until:type_name -> google.protobuf.Timestamp
+	15, // 27: penstock.v1.ListDependenciesResponse.dependencies:type_name -> penstock.v1.DependencyState
+	18, // 28: penstock.v1.GetTaskGraphResponse.tasks:type_name -> penstock.v1.GraphTask
+	19, // 29: penstock.v1.GetTaskGraphResponse.edges:type_name -> penstock.v1.GraphEdge
+	51, // 30: penstock.v1.GraphTask.created_at:type_name -> google.protobuf.Timestamp
+	51, // 31: penstock.v1.GraphTask.started_at:type_name -> google.protobuf.Timestamp
+	51, // 32: penstock.v1.GraphTask.finished_at:type_name -> google.protobuf.Timestamp
+	22, // 33: penstock.v1.CountTasksResponse.counts:type_name -> penstock.v1.StateCount
+	8,  // 34: penstock.v1.WaitTaskResponse.task:type_name -> penstock.v1.Task
+	51, // 35: penstock.v1.Event.next_retry_at:type_name -> google.protobuf.Timestamp
+	53, // 36: penstock.v1.Event.backoff_delay_ms:type_name -> google.protobuf.Int64Value
+	51, // 37: penstock.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
+	27, // 38: penstock.v1.ListEventsResponse.events:type_name -> penstock.v1.Event
+	51, // 39: penstock.v1.SearchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	51, // 40: penstock.v1.SearchEventsRequest.until:type_name -> google.protobuf.Timestamp
+	27, // 41: penstock.v1.SearchEventsResponse.events:type_name -> penstock.v1.Event
+	51, // 42: penstock.v1.SearchEventsResponse.searched_until:type_name -> google.protobuf.Timestamp
+	34, // 43: penstock.v1.ListStateEventsResponse.events:type_name -> penstock.v1.StateEvent
+	35, // 44: penstock.v1.StateEvent.payload:type_name -> penstock.v1.StateChange
+	51, // 45: penstock.v1.StateChange.occurred_at:type_name -> google.protobuf.Timestamp
+	38, // 46: penstock.v1.GetWorkflowResponse.retry_context:type_name -> penstock.v1.RetryContext
+	51, // 47: penstock.v1.GetWorkflowResponse.created_at:type_name -> google.protobuf.Timestamp
+	51, // 48: penstock.v1.GetWorkflowResponse.updated_at:type_name -> google.protobuf.Timestamp
+	27, // 49: penstock.v1.WatchEventsResponse.events:type_name -> penstock.v1.Event
+	8,  // 50: penstock.v1.CancelTaskResponse.task:type_name -> penstock.v1.Task
+	51, // 51: penstock.v1.CancelTasksRequest.created_after:type_name -> google.protobuf.Timestamp
+	51, // 52: penstock.v1.CancelTasksRequest.created_before:type_name -> google.protobuf.Timestamp
+	51, // 53: penstock.v1.RescheduleTaskRequest.scheduled_at:type_name -> google.protobuf.Timestamp
+	8,  // 54: penstock.v1.RescheduleTaskResponse.task:type_name -> penstock.v1.Task
+	51, // 55: penstock.v1.GetDeploymentResponse.created_at:type_name -> google.protobuf.Timestamp
+	8,  // 56: penstock.v1.EraseTaskResponse.task:type_name -> penstock.v1.Task
+	0,  // 57: penstock.v1.TaskService.Enqueue:input_type -> penstock.v1.EnqueueRequest
+	4,  // 58: penstock.v1.TaskService.EnqueueBatch:input_type -> penstock.v1.EnqueueBatchRequest
+	9,  // 59: penstock.v1.TaskService.GetTask:input_type -> penstock.v1.GetTaskRequest
+	11, // 60: penstock.v1.TaskService.ListTasks:input_type -> penstock.v1.ListTasksRequest
+	20, // 61: penstock.v1.TaskService.CountTasks:input_type -> penstock.v1.CountTasksRequest
+	23, // 62: penstock.v1.TaskService.GetQueue:input_type -> penstock.v1.GetQueueRequest
+	25, // 63: penstock.v1.TaskService.WaitTask:input_type -> penstock.v1.WaitTaskRequest
+	28, // 64: penstock.v1.TaskService.ListEvents:input_type -> penstock.v1.ListEventsRequest
+	30, // 65: penstock.v1.TaskService.SearchEvents:input_type -> penstock.v1.SearchEventsRequest
+	32, // 66: penstock.v1.TaskService.ListStateEvents:input_type -> penstock.v1.ListStateEventsRequest
+	36, // 67: penstock.v1.TaskService.GetWorkflow:input_type -> penstock.v1.GetWorkflowRequest
+	39, // 68: penstock.v1.TaskService.WatchEvents:input_type -> penstock.v1.WatchEventsRequest
+	41, // 69: penstock.v1.TaskService.CancelTask:input_type -> penstock.v1.CancelTaskRequest
+	43, // 70: penstock.v1.TaskService.CancelTasks:input_type -> penstock.v1.CancelTasksRequest
+	49, // 71: penstock.v1.TaskService.EraseTask:input_type -> penstock.v1.EraseTaskRequest
+	13, // 72: penstock.v1.TaskService.ListDependencies:input_type -> penstock.v1.ListDependenciesRequest
+	16, // 73: penstock.v1.TaskService.GetTaskGraph:input_type -> penstock.v1.GetTaskGraphRequest
+	45, // 74: penstock.v1.TaskService.RescheduleTask:input_type -> penstock.v1.RescheduleTaskRequest
+	47, // 75: penstock.v1.TaskService.GetDeployment:input_type -> penstock.v1.GetDeploymentRequest
+	3,  // 76: penstock.v1.TaskService.Enqueue:output_type -> penstock.v1.EnqueueResponse
+	5,  // 77: penstock.v1.TaskService.EnqueueBatch:output_type -> penstock.v1.EnqueueBatchResponse
+	10, // 78: penstock.v1.TaskService.GetTask:output_type -> penstock.v1.GetTaskResponse
+	12, // 79: penstock.v1.TaskService.ListTasks:output_type -> penstock.v1.ListTasksResponse
+	21, // 80: penstock.v1.TaskService.CountTasks:output_type -> penstock.v1.CountTasksResponse
+	24, // 81: penstock.v1.TaskService.GetQueue:output_type -> penstock.v1.GetQueueResponse
+	26, // 82: penstock.v1.TaskService.WaitTask:output_type -> penstock.v1.WaitTaskResponse
+	29, // 83: penstock.v1.TaskService.ListEvents:output_type -> penstock.v1.ListEventsResponse
+	31, // 84: penstock.v1.TaskService.SearchEvents:output_type -> penstock.v1.SearchEventsResponse
+	33, // 85: penstock.v1.TaskService.ListStateEvents:output_type -> penstock.v1.ListStateEventsResponse
+	37, // 86: penstock.v1.TaskService.GetWorkflow:output_type -> penstock.v1.GetWorkflowResponse
+	40, // 87: penstock.v1.TaskService.WatchEvents:output_type -> penstock.v1.WatchEventsResponse
+	42, // 88: penstock.v1.TaskService.CancelTask:output_type -> penstock.v1.CancelTaskResponse
+	44, // 89: penstock.v1.TaskService.CancelTasks:output_type -> penstock.v1.CancelTasksResponse
+	50, // 90: penstock.v1.TaskService.EraseTask:output_type -> penstock.v1.EraseTaskResponse
+	14, // 91: penstock.v1.TaskService.ListDependencies:output_type -> penstock.v1.ListDependenciesResponse
+	17, // 92: penstock.v1.TaskService.GetTaskGraph:output_type -> penstock.v1.GetTaskGraphResponse
+	46, // 93: penstock.v1.TaskService.RescheduleTask:output_type -> penstock.v1.RescheduleTaskResponse
+	48, // 94: penstock.v1.TaskService.GetDeployment:output_type -> penstock.v1.GetDeploymentResponse
+	76, // [76:95] is the sub-list for method output_type
+	57, // [57:76] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_penstock_v1_tasks_proto_init() }

@@ -98,7 +98,8 @@ type TaskServiceClient interface {
 	EnqueueBatch(context.Context, *connect.Request[v1.EnqueueBatchRequest]) (*connect.Response[v1.EnqueueBatchResponse], error)
 	// GetTask returns one task. TASK_NOT_FOUND if there is none.
 	GetTask(context.Context, *connect.Request[v1.GetTaskRequest]) (*connect.Response[v1.GetTaskResponse], error)
-	// ListTasks pages through tasks, newest first.
+	// ListTasks pages through tasks, newest first. A call looks at a bounded number
+	// of tasks: a filter that admits few of them takes several calls.
 	ListTasks(context.Context, *connect.Request[v1.ListTasksRequest]) (*connect.Response[v1.ListTasksResponse], error)
 	// CountTasks counts tasks by state. It reads every task the filter admits.
 	CountTasks(context.Context, *connect.Request[v1.CountTasksRequest]) (*connect.Response[v1.CountTasksResponse], error)
@@ -431,7 +432,8 @@ type TaskServiceHandler interface {
 	EnqueueBatch(context.Context, *connect.Request[v1.EnqueueBatchRequest]) (*connect.Response[v1.EnqueueBatchResponse], error)
 	// GetTask returns one task. TASK_NOT_FOUND if there is none.
 	GetTask(context.Context, *connect.Request[v1.GetTaskRequest]) (*connect.Response[v1.GetTaskResponse], error)
-	// ListTasks pages through tasks, newest first.
+	// ListTasks pages through tasks, newest first. A call looks at a bounded number
+	// of tasks: a filter that admits few of them takes several calls.
 	ListTasks(context.Context, *connect.Request[v1.ListTasksRequest]) (*connect.Response[v1.ListTasksResponse], error)
 	// CountTasks counts tasks by state. It reads every task the filter admits.
 	CountTasks(context.Context, *connect.Request[v1.CountTasksRequest]) (*connect.Response[v1.CountTasksResponse], error)
