@@ -114,7 +114,7 @@ func (s *session) confirm(ctx context.Context, id, digest string, detach bool) e
 		return err
 	}
 	if digest == "" {
-		yes, err := s.ask(ctx, fmt.Sprintf("\nDiscard %s for good, as %s proposed?", dead(b.Total), line(b.CreatedBy, 64)))
+		yes, err := s.con.ask(ctx, s.cmd, fmt.Sprintf("\nDiscard %s for good, as %s proposed?", dead(b.Total), line(b.CreatedBy, 64)))
 		switch {
 		case err != nil:
 			return &exitError{ExitInterrupted, errors.New("nothing was discarded")}

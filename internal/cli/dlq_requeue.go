@@ -207,7 +207,7 @@ func (s *session) requeueBatch(ctx context.Context, sel selection, f *requeueFla
 		return s.showDraft(b)
 	}
 	if ask {
-		if b, err = s.askToStart(ctx, b, b.Total > 1, true); err != nil {
+		if b, err = s.askToStart(ctx, b, true, true); err != nil {
 			return err
 		}
 	}
@@ -251,7 +251,7 @@ func (s *session) askToStart(ctx context.Context, b *penstockv1.DeadLetterBatch,
 		if err := s.describe(s.cmd.ErrOrStderr(), b); err != nil {
 			return nil, err
 		}
-		yes, err := s.ask(ctx, fmt.Sprintf("\nRequeue %s?", dead(b.Total)))
+		yes, err := s.con.ask(ctx, s.cmd, fmt.Sprintf("\nRequeue %s?", dead(b.Total)))
 		if err != nil || !yes {
 			if own {
 				tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)

@@ -172,7 +172,8 @@ func TestRequeueAsks(t *testing.T) {
 		{"n\n", 3, ExitFailed, "cancel", "nothing was requeued"},
 		{"\n", 3, ExitFailed, "cancel", "nothing was requeued"},
 		{"", 3, ExitFailed, "cancel", "nothing was requeued"},
-		{"", 1, ExitOK, "start", ""},
+		{"y\n", 1, ExitOK, "start", "Requeue 1 dead letter? [y/N]"},
+		{"", 1, ExitFailed, "cancel", "nothing was requeued"},
 	} {
 		f := newFake(t, letters(c.n)...)
 		r := operator{con: console{interactive: true}, stdin: c.answer}.run(t, f, "requeue", "--code", "X")
@@ -181,8 +182,8 @@ func TestRequeueAsks(t *testing.T) {
 		if len(q) != 1 || q[0].Action != c.control || !asked[*penstockv1.CreateDeadLetterBatchRequest](f)[0].DryRun {
 			t.Errorf("%q: %v", c.answer, q)
 		}
-		if asks := strings.Contains(r.err, "[y/N]"); asks != (c.n > 1) {
-			t.Errorf("%d match: %s", c.n, r.err)
+		if !strings.Contains(r.err, "[y/N]") {
+			t.Errorf("%d match, no question: %s", c.n, r.err)
 		}
 	}
 	f := newFake(t, letters(3)...)

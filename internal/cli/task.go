@@ -14,10 +14,10 @@ import (
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 )
 
-func taskCmd() *cobra.Command {
+func taskCmd(con *console) *cobra.Command {
 	c := group(&cobra.Command{Use: "task", Short: "Look at tasks and their events, cancel and reschedule them"})
 	clientFlags(c)
-	c.AddCommand(taskGetCmd(), taskListCmd(), taskCancelCmd(), taskRescheduleCmd(), taskEraseCmd(), taskCountCmd(), taskWaitCmd(), taskGraphCmd(), taskEventsCmd(), taskWatchCmd())
+	c.AddCommand(taskGetCmd(), taskListCmd(), taskCancelCmd(con), taskRescheduleCmd(), taskEraseCmd(), taskCountCmd(), taskWaitCmd(), taskGraphCmd(), taskEventsCmd(), taskWatchCmd())
 	return c
 }
 
