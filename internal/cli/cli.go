@@ -195,7 +195,7 @@ func configFile(cmd *cobra.Command) string {
 func clientFlags(c *cobra.Command) {
 	config.AddFlags(c.PersistentFlags(), config.DefaultClient())
 	c.PersistentFlags().StringP("output", "o", "table", "output format: table or json")
-	c.PersistentFlags().String("tenant", "", "tenant of the task (default \"default\")")
+	c.PersistentFlags().String("tenant", "", "tenant; default: \"default\" where one task is named or a filter changes tasks, every tenant where tasks are listed, counted or watched")
 }
 
 // dial makes the client of a command. A configuration file that --config or

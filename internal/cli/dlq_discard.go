@@ -49,8 +49,8 @@ func discardProposeCmd(con *console) *cobra.Command {
 			return s.propose(cmd.Context(), sel, reason)
 		},
 	}
-	f.add(c.Flags(), "open")
-	c.Flags().BoolVar(&all, "all", false, "without filters: every open dead letter")
+	f.addChanging(c.Flags())
+	c.Flags().BoolVar(&all, "all", false, "without filters: every open dead letter of the tenant default, or with --all-tenants of all")
 	c.Flags().StringVar(&reason, "reason", "", "why they are given up")
 	return c
 }
@@ -62,7 +62,7 @@ func (s *session) propose(ctx context.Context, sel selection, reason string) err
 	}))
 	if err != nil {
 		s.unknown(err, id)
-		return err
+		return s.ofTenant(err, sel)
 	}
 	b := res.Msg.Batch
 	if !s.out.table() {

@@ -60,8 +60,8 @@ BATCH_ID then requeues exactly that set.`,
 		RunE: func(cmd *cobra.Command, a []string) error { return f.run(cmd, con, a) },
 	}
 	fs := c.Flags()
-	f.filter.add(fs, "open")
-	fs.BoolVar(&f.all, "all", false, "without filters: every open dead letter")
+	f.filter.addChanging(fs)
+	fs.BoolVar(&f.all, "all", false, "without filters: every open dead letter of the tenant default, or with --all-tenants of all")
 	fs.BoolVar(&f.again, "again", false, "also those that were requeued before")
 	fs.BoolVar(&f.original, "original", false, "send payloads as they failed, even if they were edited")
 	fs.BoolVar(&f.graph, "graph", false, "also make anew the tasks that were cancelled because they depend on it")
@@ -200,7 +200,7 @@ func (s *session) requeueBatch(ctx context.Context, sel selection, f *requeueFla
 	}))
 	if err != nil {
 		s.unknown(err, id)
-		return err
+		return s.ofTenant(err, sel)
 	}
 	b := res.Msg.Batch
 	if f.dryRun {
@@ -212,6 +212,14 @@ func (s *session) requeueBatch(ctx context.Context, sel selection, f *requeueFla
 		}
 	}
 	return s.went(ctx, b, f.detach)
+}
+
+// ofTenant adds where was looked, in case a filter admitted nothing there.
+func (s *session) ofTenant(err error, sel selection) error {
+	if exitCode(s.cmd.Context(), err) == ExitNotFound && sel.filter != nil && !s.cmd.Flags().Changed("tenant") && sel.filter.Tenant != "" {
+		s.say("only dead letters of tenant %s were looked for; --tenant names another, --all-tenants takes all", sel.filter.Tenant)
+	}
+	return err
 }
 
 // unknown tells how to find out what became of a call without an answer.
@@ -275,7 +283,7 @@ func (s *session) askToStart(ctx context.Context, b *penstockv1.DeadLetterBatch,
 // startDraft starts the batch of a dry run as it was frozen.
 func (f *requeueFlags) startDraft(cmd *cobra.Command, con *console, a []string) error {
 	given := len(a) > 0
-	for _, name := range append([]string{"all", "again", "original", "graph", "rate", "reason", "dry-run"}, filterNames...) {
+	for _, name := range append([]string{"all", "all-tenants", "again", "original", "graph", "rate", "reason", "dry-run"}, filterNames...) {
 		given = given || cmd.Flags().Changed(name)
 	}
 	if given || f.draft == "" {

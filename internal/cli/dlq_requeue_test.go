@@ -106,6 +106,10 @@ func TestRequeueUsage(t *testing.T) {
 		{"requeue --type x", "--yes"},
 		{"requeue --all", "--yes"},
 		{"requeue --all --type x --yes", "exclude"},
+		{"requeue --tenant acme --all-tenants --yes", "exclude"},
+		{"requeue --all-tenants --yes", "--all"},
+		{"requeue --batch b --all-tenants", "--batch"},
+		{"requeue " + id + " --all-tenants", "not both"},
 		{"requeue --type= --yes", "--type is empty"},
 		{"requeue " + id + " --type x", "not both"},
 		{"requeue " + id + " --all", "not both"},
@@ -144,6 +148,23 @@ func TestRequeueByFilter(t *testing.T) {
 	r = script(t, f, "requeue", "--all", "--yes", "-o", "json")
 	if m := decode(t, r.out); r.code != 0 || m["status"] != "finished" || m["done"] != 5.0 {
 		t.Errorf("as JSON: %+v", r)
+	}
+	for _, c := range []struct{ line, tenant string }{
+		{"requeue --all --yes", "default"}, {"requeue --type x --yes", "default"}, {"discard propose --type x --reason y", "default"},
+		{"requeue --tenant acme --yes", "acme"}, {"requeue --all --all-tenants --yes", ""}, {"discard propose --type x --all-tenants --reason y", ""},
+	} {
+		f.calls = nil
+		want(t, c.line, script(t, f, strings.Fields(c.line)...), ExitOK)
+		var filter *penstockv1.DeadLetterFilter
+		for _, q := range asked[*penstockv1.CreateDeadLetterBatchRequest](f) {
+			filter = q.Filter
+		}
+		for _, q := range asked[*penstockv1.ProposeDiscardRequest](f) {
+			filter = q.Filter
+		}
+		if filter == nil || filter.Tenant != c.tenant {
+			t.Errorf("%s: filter %v, want tenant %q", c.line, filter, c.tenant)
+		}
 	}
 	r = script(t, f, "requeue", letter(1).DlqId, "--rate", "5")
 	want(t, "ids at a rate", r, ExitOK)
@@ -268,7 +289,7 @@ func TestNoAnswer(t *testing.T) {
 		return protocol.Errorf(protocol.CodeNotFound, "filter", "no open dead letter matches the filter")
 	}
 	r = script(t, f, "requeue", "--all", "--yes")
-	if want(t, "nothing matches", r, ExitNotFound, "no open dead letter"); strings.Contains(r.err, "not known") {
+	if want(t, "nothing matches", r, ExitNotFound, "no open dead letter", "of tenant default", "--all-tenants"); strings.Contains(r.err, "not known") {
 		t.Errorf("a refusal is an answer: %s", r.err)
 	}
 }

@@ -188,9 +188,9 @@ func (l *listing[T]) page(items []T, next string, last bool) error {
 
 func taskTable(w io.Writer, tasks []*penstockv1.Task) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(tw, "TASK ID\tTYPE\tSTATE\tATTEMPT\tQUEUE\tCREATED\tEXPIRES\tERROR")
+	_, _ = fmt.Fprintln(tw, "TASK ID\tTENANT\tTYPE\tSTATE\tATTEMPT\tQUEUE\tCREATED\tEXPIRES\tERROR")
 	for _, t := range tasks {
-		_, _ = fmt.Fprintf(tw, "%s\t%s\t%s\t%d/%d\t%s\t%s\t%s\t%s\n", line(t.TaskId, 64), t.Type, t.State, t.Attempt, t.MaxRetries+1,
+		_, _ = fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%d/%d\t%s\t%s\t%s\t%s\n", line(t.TaskId, 64), t.Tenant, t.Type, t.State, t.Attempt, t.MaxRetries+1,
 			t.Queue, stamp(t.CreatedAt), stamp(t.ExpiresAt), taskError(t))
 	}
 	return tw.Flush()
