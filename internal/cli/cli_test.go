@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -129,8 +130,26 @@ func TestTaskCommands(t *testing.T) {
 		t.Errorf("events: %s", r.out)
 	}
 	r = orch("task", "list", "-o", "json")
-	if tasks := decode(t, r.out)["tasks"].([]any); r.code != 0 || len(tasks) != 3 {
-		t.Errorf("list: %+v", r)
+	tasks := decode(t, r.out)["tasks"].([]any)
+	if r.code != 0 || len(tasks) != 3 {
+		t.Fatalf("list: %+v", r)
+	}
+	for _, one := range tasks {
+		// What a list says is what get says; what it does not carry it says nothing of.
+		listed := one.(map[string]any)
+		got := decode(t, orch("task", "get", listed["task_id"].(string), "-o", "json").out)
+		for name, value := range got {
+			l, ok := listed[name]
+			switch carried := name != "payload" && name != "result" && name != "progress"; {
+			case ok != carried:
+				t.Errorf("list: %s is there: %t", name, ok)
+			case carried && fmt.Sprint(l) != fmt.Sprint(value):
+				t.Errorf("list: %s is %v, get says %v", name, l, value)
+			}
+		}
+		if got["requested_by"] != "anonymous" {
+			t.Errorf("get: requested_by %v", got["requested_by"])
+		}
 	}
 	r = orch("queue", "-o", "json")
 	if m := decode(t, r.out); r.code != 0 || m["scheduled"] != 1.0 || m["stream"] != "stream:task" {

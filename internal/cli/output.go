@@ -110,8 +110,10 @@ func (p *printer) columns(fill func(w io.Writer)) error {
 // listing writes a list that comes in pages and keeps one page at a time: rows
 // of a table, the elements of one JSON document, or a JSON object a line.
 type listing[T proto.Message] struct {
-	p    *printer
-	key  string // of the list in the JSON document
+	p   *printer
+	key string // of the list in the JSON document
+	// of is a message like the RPC's response, if its list leaves fields out.
+	of   proto.Message
 	head string // of the table
 	row  func(w io.Writer, item T)
 	n    int // items written
@@ -168,7 +170,12 @@ func (l *listing[T]) page(items []T, next string, last bool) error {
 			b = append(b, ',')
 		}
 		var err error
-		if b, err = rpc.MarshalJSON(b, i); err != nil {
+		if l.of != nil {
+			b, err = rpc.MarshalItem(b, l.of, l.key, i)
+		} else {
+			b, err = rpc.MarshalJSON(b, i)
+		}
+		if err != nil {
 			return err
 		}
 		if l.p.format == "jsonl" {
@@ -252,6 +259,7 @@ func taskDetail(w io.Writer, t *penstockv1.Task) error {
 	if t.OriginDlqId != "" {
 		row("origin_dlq_id", t.OriginDlqId)
 	}
+	row("requested_by", line(t.RequestedBy, 255))
 	row("worker_id", line(t.WorkerId, 255))
 	row("trace_id", line(t.TraceId, 255))
 	if t.HeartbeatAt != nil {

@@ -314,7 +314,8 @@ func (q *Queries) ListEvents(ctx context.Context, arg ListEventsParams) ([]*List
 const listTasks = `-- name: ListTasks :many
 SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions,
     t.schedule_type, t.scheduled_at, t.timeout_ms, t.next_retry_at, t.idempotency_scope, t.idempotency_key, t.trace_id,
-    t.last_error_code, t.last_error_reason, t.worker_id, t.created_at, t.updated_at, t.started_at, t.finished_at, t.retry_policy, t.origin_dlq_id, t.expires_at
+    t.last_error_code, t.last_error_reason, t.worker_id, t.created_at, t.updated_at, t.started_at, t.finished_at, t.retry_policy, t.origin_dlq_id, t.expires_at,
+    t.requested_by, t.heartbeat_timeout_ms, t.heartbeat_at, t.graph_id, t.open_dependencies, t.on_dependency_failure, t.schedule_id
 FROM tasks t
 WHERE (t.created_at, t.id) < ($1::timestamptz, $2::uuid)
     AND t.created_at >= $3::timestamptz
@@ -338,33 +339,40 @@ type ListTasksParams struct {
 }
 
 type ListTasksRow struct {
-	ID               pgid.ID
-	Name             *string
-	Tenant           string
-	Queue            string
-	Type             string
-	State            string
-	Attempt          int32
-	MaxRetries       int32
-	Delivery         int64
-	Interruptions    int32
-	ScheduleType     string
-	ScheduledAt      pgtype.Timestamptz
-	TimeoutMs        int32
-	NextRetryAt      pgtype.Timestamptz
-	IdempotencyScope string
-	IdempotencyKey   *string
-	TraceID          string
-	LastErrorCode    *string
-	LastErrorReason  *string
-	WorkerID         *string
-	CreatedAt        time.Time
-	UpdatedAt        time.Time
-	StartedAt        pgtype.Timestamptz
-	FinishedAt       pgtype.Timestamptz
-	RetryPolicy      []byte
-	OriginDlqID      *pgid.ID
-	ExpiresAt        pgtype.Timestamptz
+	ID                  pgid.ID
+	Name                *string
+	Tenant              string
+	Queue               string
+	Type                string
+	State               string
+	Attempt             int32
+	MaxRetries          int32
+	Delivery            int64
+	Interruptions       int32
+	ScheduleType        string
+	ScheduledAt         pgtype.Timestamptz
+	TimeoutMs           int32
+	NextRetryAt         pgtype.Timestamptz
+	IdempotencyScope    string
+	IdempotencyKey      *string
+	TraceID             string
+	LastErrorCode       *string
+	LastErrorReason     *string
+	WorkerID            *string
+	CreatedAt           time.Time
+	UpdatedAt           time.Time
+	StartedAt           pgtype.Timestamptz
+	FinishedAt          pgtype.Timestamptz
+	RetryPolicy         []byte
+	OriginDlqID         *pgid.ID
+	ExpiresAt           pgtype.Timestamptz
+	RequestedBy         string
+	HeartbeatTimeoutMs  *int32
+	HeartbeatAt         pgtype.Timestamptz
+	GraphID             *pgid.ID
+	OpenDependencies    int32
+	OnDependencyFailure *string
+	ScheduleID          *pgid.ID
 }
 
 // Newest first; the page starts after (before_at, before_id).
@@ -414,6 +422,13 @@ func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]*ListTa
 			&i.RetryPolicy,
 			&i.OriginDlqID,
 			&i.ExpiresAt,
+			&i.RequestedBy,
+			&i.HeartbeatTimeoutMs,
+			&i.HeartbeatAt,
+			&i.GraphID,
+			&i.OpenDependencies,
+			&i.OnDependencyFailure,
+			&i.ScheduleID,
 		); err != nil {
 			return nil, err
 		}

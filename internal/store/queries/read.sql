@@ -9,7 +9,8 @@ WHERE t.state IN ('succeeded', 'failed', 'cancelled');
 -- Newest first; the page starts after (before_at, before_id).
 SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions,
     t.schedule_type, t.scheduled_at, t.timeout_ms, t.next_retry_at, t.idempotency_scope, t.idempotency_key, t.trace_id,
-    t.last_error_code, t.last_error_reason, t.worker_id, t.created_at, t.updated_at, t.started_at, t.finished_at, t.retry_policy, t.origin_dlq_id, t.expires_at
+    t.last_error_code, t.last_error_reason, t.worker_id, t.created_at, t.updated_at, t.started_at, t.finished_at, t.retry_policy, t.origin_dlq_id, t.expires_at,
+    t.requested_by, t.heartbeat_timeout_ms, t.heartbeat_at, t.graph_id, t.open_dependencies, t.on_dependency_failure, t.schedule_id
 FROM tasks t
 WHERE (t.created_at, t.id) < (@before_at::timestamptz, @before_id::uuid)
     AND t.created_at >= @created_after::timestamptz

@@ -821,8 +821,9 @@ func (x *ListDeadLettersRequest) GetFailedBefore() *timestamppb.Timestamp {
 }
 
 type ListDeadLettersResponse struct {
-	state       protoimpl.MessageState `protogen:"open.v1"`
-	DeadLetters []*DeadLetter          `protobuf:"bytes,1,rep,name=dead_letters,json=deadLetters,proto3" json:"dead_letters,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Dead letters without payloads and history, which GetDeadLetter returns.
+	DeadLetters []*DeadLetter `protobuf:"bytes,1,rep,name=dead_letters,json=deadLetters,proto3" json:"dead_letters,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2898,9 +2899,9 @@ const file_penstock_v1_deadletters_proto_rawDesc = "" +
 	"\x06status\x18\b \x01(\tR\x06status\x12=\n" +
 	"\ffailed_after\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vfailedAfter\x12?\n" +
 	"\rfailed_before\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\ffailedBefore\"}\n" +
-	"\x17ListDeadLettersResponse\x12:\n" +
-	"\fdead_letters\x18\x01 \x03(\v2\x17.penstock.v1.DeadLetterR\vdeadLetters\x12&\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\ffailedBefore\"\xc2\x01\n" +
+	"\x17ListDeadLettersResponse\x12\x7f\n" +
+	"\fdead_letters\x18\x01 \x03(\v2\x17.penstock.v1.DeadLetterBC\x8a\xe1\x18\apayload\x8a\xe1\x18\x03raw\x8a\xe1\x18\x0eedited_payload\x8a\xe1\x18\x06errors\x8a\xe1\x18\brequeues\x8a\xe1\x18\x05editsR\vdeadLetters\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xe5\x02\n" +
 	"\x17GroupDeadLettersRequest\x12\x19\n" +
 	"\bgroup_by\x18\x01 \x01(\tR\agroupBy\x12\x16\n" +

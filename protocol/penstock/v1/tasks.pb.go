@@ -1188,10 +1188,11 @@ func (x *GetTaskResponse) GetTask() *Task {
 }
 
 type ListTasksRequest struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Queue  string                 `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
-	Type   string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose tasks. Empty: everybody's.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Queue  string `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
+	Type   string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
 	// Any of these states; empty: all.
 	States []string `protobuf:"bytes,4,rep,name=states,proto3" json:"states,omitempty"`
 	// 1 to 1,000; 0: 100.
@@ -1292,7 +1293,7 @@ func (x *ListTasksRequest) GetCreatedBefore() *timestamppb.Timestamp {
 
 type ListTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tasks without payload and result.
+	// Tasks without payload, result and progress, which GetTask returns.
 	Tasks []*Task `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -4278,9 +4279,9 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\n" +
 	"page_token\x18\x06 \x01(\tR\tpageToken\x12?\n" +
 	"\rcreated_after\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\fcreatedAfter\x12A\n" +
-	"\x0ecreated_before\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\rcreatedBefore\"d\n" +
-	"\x11ListTasksResponse\x12'\n" +
-	"\x05tasks\x18\x01 \x03(\v2\x11.penstock.v1.TaskR\x05tasks\x12&\n" +
+	"\x0ecreated_before\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\rcreatedBefore\"\x87\x01\n" +
+	"\x11ListTasksResponse\x12J\n" +
+	"\x05tasks\x18\x01 \x03(\v2\x11.penstock.v1.TaskB!\x8a\xe1\x18\apayload\x8a\xe1\x18\x06result\x8a\xe1\x18\bprogressR\x05tasks\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x86\x01\n" +
 	"\x17ListDependenciesRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
