@@ -220,37 +220,3 @@ func taskWatchCmd() *cobra.Command {
 	c.Flags().StringSliceVar(&req.Types, "type", nil, "only these event types")
 	return c
 }
-
-func queueCmd() *cobra.Command {
-	c := &cobra.Command{
-		Use: "queue [QUEUE]", Short: "Show how much work a queue holds", Args: args(cobra.MaximumNArgs(1)),
-		RunE: func(cmd *cobra.Command, a []string) error {
-			w, asJSON, err := output(cmd)
-			if err != nil {
-				return err
-			}
-			cl, err := dial(cmd)
-			if err != nil {
-				return err
-			}
-			req := &penstockv1.GetQueueRequest{Queue: protocol.DefaultQueue}
-			if len(a) == 1 {
-				req.Queue = a[0]
-			}
-			res, err := cl.RPC().GetQueue(cmd.Context(), connect.NewRequest(req))
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return writeMessage(w, res.Msg)
-			}
-			q := res.Msg
-			tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-			_, _ = fmt.Fprintln(tw, "QUEUE\tSTREAM\tUNDELIVERED\tPENDING\tLENGTH\tBACKLOG\tSCHEDULED")
-			_, _ = fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%d\t%d\t%d\n", q.Queue, q.Stream, q.Undelivered, q.Pending, q.Length, q.Backlog, q.Scheduled)
-			return tw.Flush()
-		},
-	}
-	clientFlags(c)
-	return c
-}

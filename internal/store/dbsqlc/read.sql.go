@@ -440,21 +440,174 @@ func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]*ListTa
 	return items, nil
 }
 
-const queueBacklog = `-- name: QueueBacklog :one
-SELECT count(*) FILTER (WHERE t.due_at <= now()) AS due, count(*) FILTER (WHERE t.due_at > now()) AS scheduled
-FROM tasks t WHERE t.queue = $1 AND t.due_at IS NOT NULL
+const queueDepths = `-- name: QueueDepths :many
+SELECT u.queue::text AS queue,
+    (SELECT count(*) FROM (SELECT 1 FROM tasks t WHERE t.queue = u.queue AND t.due_at <= now() ORDER BY t.due_at LIMIT $1::int) d)::bigint AS due,
+    (SELECT count(*) FROM (SELECT 1 FROM tasks t WHERE t.queue = u.queue AND t.due_at > now() ORDER BY t.due_at LIMIT $1::int) s)::bigint AS scheduled,
+    COALESCE((SELECT extract(epoch FROM now() - t.due_at) * 1000 FROM tasks t WHERE t.queue = u.queue AND t.due_at <= now() ORDER BY t.due_at LIMIT 1), 0)::bigint AS oldest_ms
+FROM (SELECT unnest($2::text[]) AS queue) u
 `
 
-type QueueBacklogRow struct {
+type QueueDepthsRow struct {
+	Queue     string
 	Due       int64
 	Scheduled int64
+	OldestMs  int64
 }
 
-func (q *Queries) QueueBacklog(ctx context.Context, queue string) (*QueueBacklogRow, error) {
-	row := q.db.QueryRow(ctx, queueBacklog, queue)
-	var i QueueBacklogRow
-	err := row.Scan(&i.Due, &i.Scheduled)
-	return &i, err
+// What waits in Postgres, of each kind at most max_rows, out of the index
+// tasks_due. oldest_ms: for how long the first has been due.
+func (q *Queries) QueueDepths(ctx context.Context, maxRows int32, queues []string) ([]*QueueDepthsRow, error) {
+	rows, err := q.db.Query(ctx, queueDepths, maxRows, queues)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*QueueDepthsRow
+	for rows.Next() {
+		var i QueueDepthsRow
+		if err := rows.Scan(
+			&i.Queue,
+			&i.Due,
+			&i.Scheduled,
+			&i.OldestMs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const queueStates = `-- name: QueueStates :many
+WITH seen AS MATERIALIZED (
+    SELECT s.state, t.queue FROM unnest(ARRAY['pending', 'waiting_approval', 'queued', 'running', 'retrying', 'interrupted', 'dlq_pending', 'dlq_recorded']) AS s(state),
+        LATERAL (SELECT t.queue FROM tasks t WHERE t.state = s.state AND t.state NOT IN ('succeeded', 'failed', 'cancelled') ORDER BY t.id LIMIT $1::int) t
+)
+SELECT s.state::text AS state, s.queue, count(*) AS tasks, (sum(count(*)) OVER (PARTITION BY s.state) >= $1::int)::boolean AS cut
+FROM seen s GROUP BY s.state, s.queue
+`
+
+type QueueStatesRow struct {
+	State string
+	Queue string
+	Tasks int64
+	Cut   bool
+}
+
+// Live tasks by state and queue; of each state the max_rows oldest are counted.
+// cut: there may be more in that state.
+func (q *Queries) QueueStates(ctx context.Context, maxRows int32) ([]*QueueStatesRow, error) {
+	rows, err := q.db.Query(ctx, queueStates, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*QueueStatesRow
+	for rows.Next() {
+		var i QueueStatesRow
+		if err := rows.Scan(
+			&i.State,
+			&i.Queue,
+			&i.Tasks,
+			&i.Cut,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const recentlyEnded = `-- name: RecentlyEnded :many
+WITH recent AS MATERIALIZED (
+    SELECT e.task_id, e.type, e.occurred_at FROM event_log e ORDER BY e.xid DESC, e.task_id DESC, e.seq DESC LIMIT $1::int
+), ended AS MATERIALIZED (
+    SELECT r.task_id, r.type FROM recent r
+    WHERE r.occurred_at > now() - $2::bigint * interval '1 millisecond' AND r.type IN ('task.succeeded', 'task.failed', 'task.cancelled')
+), covered AS (
+    SELECT CASE WHEN count(*) < $1::int THEN $2::bigint
+        ELSE least(greatest(extract(epoch FROM now() - min(occurred_at)) * 1000, 1), $2::bigint)::bigint END AS ms FROM recent
+)
+SELECT t.queue, n.type, count(*) AS tasks, (SELECT c.ms FROM covered c)::bigint AS covered_ms FROM ended n JOIN tasks t ON t.id = n.task_id GROUP BY t.queue, n.type
+`
+
+type RecentlyEndedRow struct {
+	Queue     string
+	Type      string
+	Tasks     int64
+	CoveredMs int64
+}
+
+// Of the newest max_rows events those of the last window_ms that ended tasks, by
+// queue. covered_ms: how far back these go.
+func (q *Queries) RecentlyEnded(ctx context.Context, maxRows int32, windowMs int64) ([]*RecentlyEndedRow, error) {
+	rows, err := q.db.Query(ctx, recentlyEnded, maxRows, windowMs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*RecentlyEndedRow
+	for rows.Next() {
+		var i RecentlyEndedRow
+		if err := rows.Scan(
+			&i.Queue,
+			&i.Type,
+			&i.Tasks,
+			&i.CoveredMs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const recentlyEnqueued = `-- name: RecentlyEnqueued :many
+WITH recent AS MATERIALIZED (
+    SELECT t.queue, t.created_at FROM tasks t WHERE t.created_at > now() - $1::bigint * interval '1 millisecond'
+    ORDER BY t.created_at DESC, t.id DESC LIMIT $2::int
+), covered AS (
+    SELECT CASE WHEN count(*) < $2::int THEN $1::bigint ELSE greatest(extract(epoch FROM now() - min(created_at)) * 1000, 1)::bigint END AS ms FROM recent
+)
+SELECT r.queue, count(*) AS tasks, (SELECT c.ms FROM covered c)::bigint AS covered_ms FROM recent r GROUP BY r.queue
+`
+
+type RecentlyEnqueuedRow struct {
+	Queue     string
+	Tasks     int64
+	CoveredMs int64
+}
+
+// The tasks of the last window_ms by queue, at most max_rows of them, newest
+// first. covered_ms: how far back these go.
+func (q *Queries) RecentlyEnqueued(ctx context.Context, windowMs int64, maxRows int32) ([]*RecentlyEnqueuedRow, error) {
+	rows, err := q.db.Query(ctx, recentlyEnqueued, windowMs, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*RecentlyEnqueuedRow
+	for rows.Next() {
+		var i RecentlyEnqueuedRow
+		if err := rows.Scan(&i.Queue, &i.Tasks, &i.CoveredMs); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const searchAllEvents = `-- name: SearchAllEvents :many
@@ -736,6 +889,44 @@ func (q *Queries) TraceTasks(ctx context.Context, arg TraceTasksParams) ([]pgid.
 			return nil, err
 		}
 		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const waitingFor = `-- name: WaitingFor :many
+SELECT t.id, t.delivery, greatest(extract(epoch FROM now() - CASE
+    WHEN t.state = 'retrying' THEN t.next_retry_at
+    WHEN t.delivery = 1 AND t.on_dependency_failure IS NULL AND NOT EXISTS (SELECT FROM approvals a WHERE a.task_id = t.id) THEN greatest(t.created_at, t.start_at)
+    ELSE t.updated_at END) * 1000, 0)::bigint AS ms
+FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+WHERE t.state IN ('queued', 'retrying') AND t.due_at IS NULL
+`
+
+type WaitingForRow struct {
+	ID       pgid.ID
+	Delivery int64
+	Ms       int64
+}
+
+// For how long tasks that wait in their stream have been due. Where that is not
+// known any more (they waited for others or for people, or were interrupted) it
+// is how long they have been in their state.
+func (q *Queries) WaitingFor(ctx context.Context, ids []pgid.ID) ([]*WaitingForRow, error) {
+	rows, err := q.db.Query(ctx, waitingFor, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*WaitingForRow
+	for rows.Next() {
+		var i WaitingForRow
+		if err := rows.Scan(&i.ID, &i.Delivery, &i.Ms); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
