@@ -154,6 +154,7 @@ func root(name, short, long string) *cobra.Command {
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true}, SuggestionsMinimumDistance: 2,
 	}
 	group(c)
+	c.SetUsageTemplate(usageTemplate)
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	c.PersistentFlags().String("config", os.Getenv(config.FileEnv), "configuration file (YAML, TOML or JSON); also "+config.FileEnv)
 	return c
