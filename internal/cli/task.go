@@ -10,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
+	"github.com/penstock-dev/penstock/client"
 	"github.com/penstock-dev/penstock/protocol"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 )
@@ -151,12 +152,7 @@ func taskWaitCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
-			defer cancel()
-			t, err := cl.Wait(ctx, tenantOf(cmd), a[0])
-			if errors.Is(err, context.DeadlineExceeded) && cmd.Context().Err() == nil {
-				return &exitError{ExitNotFinished, fmt.Errorf("task %s is not finished after %s", a[0], limit)}
-			}
+			t, err := waitTask(cmd, cl, tenantOf(cmd), a[0], limit)
 			if err != nil {
 				return err
 			}
@@ -165,14 +161,34 @@ func taskWaitCmd() *cobra.Command {
 			} else {
 				err = taskDetail(w, t)
 			}
-			if err == nil && t.State != string(protocol.StateSucceeded) {
-				return &exitError{ExitFailed, fmt.Errorf("task %s is %s", a[0], t.State)}
-			}
-			return err
+			return errors.Join(err, howEnded(t))
 		},
 	}
 	c.Flags().DurationVar(&limit, "timeout", 5*time.Minute, "wait at most this long")
 	return c
+}
+
+// waitTask waits until a task is terminal, at most for limit.
+func waitTask(cmd *cobra.Command, cl *client.Client, tenant, id string, limit time.Duration) (*penstockv1.Task, error) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), limit)
+	defer cancel()
+	t, err := cl.Wait(ctx, tenant, id)
+	if errors.Is(err, context.DeadlineExceeded) && cmd.Context().Err() == nil {
+		return nil, &exitError{ExitNotFinished, fmt.Errorf("task %s is not finished after %s", id, limit)}
+	}
+	return t, err
+}
+
+// howEnded is the error of a task that did not succeed.
+func howEnded(t *penstockv1.Task) error {
+	if t.State == string(protocol.StateSucceeded) {
+		return nil
+	}
+	why := ""
+	if t.LastErrorCode != nil {
+		why = ": " + t.LastErrorCode.Value + ": " + line(t.LastErrorReason.GetValue(), 500)
+	}
+	return &exitError{ExitFailed, fmt.Errorf("task %s is %s%s", line(t.TaskId, 255), t.State, why)}
 }
 
 func taskWatchCmd() *cobra.Command {
