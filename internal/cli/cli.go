@@ -202,22 +202,28 @@ func clientFlags(c *cobra.Command) {
 // dial makes the client of a command. A configuration file that --config or
 // PENSTOCK_CONFIG names is the orchestrator's, not the client's.
 func dial(cmd *cobra.Command) (*client.Client, error) {
-	cfg, _, err := config.LoadClient("", cmd.Flags())
+	c, cfg, err := connectTo(cmd)
 	if err != nil {
-		return nil, usage(err)
-	}
-	tls, err := cfg.TLS.Files().Config()
-	if err != nil {
-		return nil, usage(fmt.Errorf("tls: %w", err))
-	}
-	c, err := client.NewWith(cfg.Server, client.Options{RetryFor: -1, Token: cfg.Token, TLS: tls})
-	if err != nil {
-		return nil, usage(err)
+		return nil, err
 	}
 	if cfg.Token != "" && exposed(cfg.Server) {
 		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "warning: the token goes to %s unencrypted; use https://\n", config.RedactURL(cfg.Server))
 	}
 	return c, nil
+}
+
+// connectTo is dial without its warnings.
+func connectTo(cmd *cobra.Command) (*client.Client, config.Client, error) {
+	cfg, _, err := config.LoadClient("", cmd.Flags())
+	if err != nil {
+		return nil, cfg, usage(err)
+	}
+	tls, err := cfg.TLS.Files().Config()
+	if err != nil {
+		return nil, cfg, usage(fmt.Errorf("tls: %w", err))
+	}
+	c, err := client.NewWith(cfg.Server, client.Options{RetryFor: -1, Token: cfg.Token, TLS: tls})
+	return c, cfg, usage(err)
 }
 
 // exposed reports whether calls to a server can be read on the way.

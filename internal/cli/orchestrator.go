@@ -29,7 +29,7 @@ Try it:   orchestrator dev                     a whole system on this machine
           orchestrator enqueue echo '{"n":1}'  (in a second terminal)
           orchestrator task list`)
 	c.AddCommand(serveCmd(), devCmd(), demoCmd(), migrateCmd(), enqueueCmd(), taskCmd(con), eventsCmd(), scheduleCmd(), approvalCmd(), guardCmd(), queueCmd(), effectCmd(), workersCmd(), deploymentCmd(), tokenCmd(), configCmd(), withAcceptance(withGate(verifyCmd())), reconcileCmd(), orchestratorHealthCmd())
-	return c
+	return completed(c)
 }
 
 // load reads the orchestrator's configuration and makes its log.

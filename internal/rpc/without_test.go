@@ -58,6 +58,14 @@ func TestListsLeaveOutWhatTheyDoNotCarry(t *testing.T) {
 			t.Errorf("a listed dead letter says that its %s is %v", name, v)
 		}
 	}
+	b, err = MarshalJSON(nil, &penstockv1.DeadLetterGroup{Sample: letter})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var group struct{ Sample map[string]any }
+	if err := json.Unmarshal(b, &group); err != nil || group.Sample["dlq_id"] != "d" || len(group.Sample) != len(item) {
+		t.Errorf("%v: %s", err, b)
+	}
 	var back penstockv1.ListTasksResponse
 	if err := unMarshalJSON([]byte(`{"tasks":[{"task_id":"t","payload":[1],"schedule_id":"s"}]}`), &back, budget{}); err != nil || string(back.Tasks[0].Payload) != "[1]" {
 		t.Errorf("read: %v, %v", err, &back)

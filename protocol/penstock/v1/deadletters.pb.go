@@ -1044,7 +1044,7 @@ type DeadLetterGroup struct {
 	Count         int64                  `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	FirstFailedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=first_failed_at,json=firstFailedAt,proto3" json:"first_failed_at,omitempty"`
 	LastFailedAt  *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last_failed_at,json=lastFailedAt,proto3" json:"last_failed_at,omitempty"`
-	// The newest one.
+	// The newest one, without payloads and history.
 	Sample        *DeadLetter `protobuf:"bytes,5,opt,name=sample,proto3" json:"sample,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2917,13 +2917,13 @@ const file_penstock_v1_deadletters_proto_rawDesc = "" +
 	"\x05limit\x18\n" +
 	" \x01(\x05R\x05limit\"P\n" +
 	"\x18GroupDeadLettersResponse\x124\n" +
-	"\x06groups\x18\x01 \x03(\v2\x1c.penstock.v1.DeadLetterGroupR\x06groups\"\xf0\x01\n" +
+	"\x06groups\x18\x01 \x03(\v2\x1c.penstock.v1.DeadLetterGroupR\x06groups\"\xb5\x02\n" +
 	"\x0fDeadLetterGroup\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x03R\x05count\x12B\n" +
 	"\x0ffirst_failed_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\rfirstFailedAt\x12@\n" +
-	"\x0elast_failed_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\flastFailedAt\x12/\n" +
-	"\x06sample\x18\x05 \x01(\v2\x17.penstock.v1.DeadLetterR\x06sample\"-\n" +
+	"\x0elast_failed_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\flastFailedAt\x12t\n" +
+	"\x06sample\x18\x05 \x01(\v2\x17.penstock.v1.DeadLetterBC\x8a\xe1\x18\apayload\x8a\xe1\x18\x03raw\x8a\xe1\x18\x0eedited_payload\x8a\xe1\x18\x06errors\x8a\xe1\x18\brequeues\x8a\xe1\x18\x05editsR\x06sample\"-\n" +
 	"\x14GetDeadLetterRequest\x12\x15\n" +
 	"\x06dlq_id\x18\x01 \x01(\tR\x05dlqId\"Q\n" +
 	"\x15GetDeadLetterResponse\x128\n" +

@@ -257,7 +257,7 @@ var (
 	//
 	// optional bool content = 50704;
 	E_Content = &file_penstock_v1_options_proto_extTypes[1]
-	// Fields that the messages of this list do not carry. In JSON they are absent
+	// Fields that the messages in this field do not carry. In JSON they are absent
 	// rather than null or empty, which would be somebody's value.
 	//
 	// repeated string without = 50705;
