@@ -173,7 +173,7 @@ func (w *Worker) execute(ctx context.Context, x *execution, h task.Handler, queu
 	returned = true
 	if o == nil {
 		w.o.Log.Warn("handler returned after its task was given up here; its outcome is dropped", "type", t.Type, "task_id", t.TaskID,
-			"ran", time.Since(x.started).Round(time.Millisecond))
+			"ran", time.Since(x.started).Round(time.Millisecond).String())
 		return
 	}
 	if errors.Is(err, execute.ErrAbandoned) {

@@ -43,7 +43,7 @@ func (w *Worker) flush(ctx context.Context, reports []*report) []batch.Result[st
 			break
 		}
 		w.reporting.Fail("wait for Redis")
-		w.o.Log.Warn("outcomes wait for Redis", "outcomes", len(todo), "error", err, "retry_in", pause)
+		w.o.Log.Warn("outcomes wait for Redis", "outcomes", len(todo), "error", err, "retry_in", pause.String())
 		select {
 		case <-ctx.Done():
 			return make([]batch.Result[struct{}], len(reports))

@@ -237,7 +237,7 @@ func (w *Worker) notRun(x *execution, why error) {
 		d := min(soloDelay<<soloRound(x.task), maxSoloDelay)
 		o.Delay = d + rand.N(d)
 	}
-	w.o.Log.Info("suspect handed back", "type", x.task.Type, "task_id", x.task.TaskID, "reason", why, "delay", max(o.Delay, 0))
+	w.o.Log.Info("suspect handed back", "type", x.task.Type, "task_id", x.task.TaskID, "reason", why, "delay", max(o.Delay, 0).String())
 	w.submit(x, o)
 }
 

@@ -335,7 +335,7 @@ func (w *Worker) connect(ctx context.Context) error {
 		if time.Now().Add(pause).After(deadline) {
 			return fmt.Errorf("worker: Redis not reached within %s: %w", w.o.StartDeadline, err)
 		}
-		w.o.Log.Warn("Redis not reached; trying again", "error", err, "retry_in", pause)
+		w.o.Log.Warn("Redis not reached; trying again", "error", err, "retry_in", pause.String())
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):

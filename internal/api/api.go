@@ -42,6 +42,7 @@ type Service struct {
 	waits   *Waits
 	// principal returns who makes a call, or "".
 	principal func(context.Context) string
+	queues    *queueFigures
 	// stop ends when the process is about to stop, so that calls that wait can
 	// be answered.
 	stop context.Context
@@ -50,7 +51,7 @@ type Service struct {
 // New makes a Service. Calls that wait or stream end when stop does; principal
 // returns who makes a call, or "".
 func New(stop context.Context, e Enqueuer, c Canceller, x Eraser, s *store.Store, r *streams.Client, w *Waits, principal func(context.Context) string) *Service {
-	return &Service{enqueue: e, cancel: c, erase: x, store: s, redis: r, waits: w, principal: principal, stop: stop}
+	return &Service{enqueue: e, cancel: c, erase: x, store: s, redis: r, waits: w, principal: principal, stop: stop, queues: &queueFigures{store: s}}
 }
 
 // MaxBatch is the most tasks of one EnqueueBatch call that is no graph.
@@ -240,28 +241,4 @@ func (s *Service) CountTasks(ctx context.Context, req *connect.Request[penstockv
 		out.Counts = append(out.Counts, &penstockv1.StateCount{State: r.State, Count: r.Count})
 	}
 	return connect.NewResponse(out), nil
-}
-
-// GetQueue implements the RPC.
-func (s *Service) GetQueue(ctx context.Context, req *connect.Request[penstockv1.GetQueueRequest]) (*connect.Response[penstockv1.GetQueueResponse], error) {
-	queue := req.Msg.Queue
-	if queue == "" {
-		queue = protocol.DefaultQueue
-	}
-	if err := checkFilters(filter{"queue", queue}); err != nil {
-		return nil, err
-	}
-	stream := protocol.TaskStream(queue)
-	info, err := s.redis.Info(ctx, stream, protocol.GroupWorkers)
-	if err != nil && !errors.Is(err, streams.ErrNoGroup) {
-		return nil, rpc.Unavailable(err)
-	}
-	backlog, err := s.store.QueueBacklog(ctx, queue)
-	if err != nil {
-		return nil, failure(err)
-	}
-	return connect.NewResponse(&penstockv1.GetQueueResponse{
-		Queue: queue, Stream: stream, Undelivered: info.Undelivered, Pending: info.Pending, Length: info.Length,
-		Backlog: backlog.Due, Scheduled: backlog.Scheduled,
-	}), nil
 }

@@ -94,7 +94,7 @@ func taskOf(t *dbsqlc.Task) *penstockv1.Task {
 	return out
 }
 
-// listed is a task of a list, without payload and result.
+// listed is a task of a list, without payload, result and progress.
 func listed(r *dbsqlc.ListTasksRow) *penstockv1.Task {
 	return taskOf(&dbsqlc.Task{
 		ID: r.ID, Name: r.Name, Tenant: r.Tenant, Queue: r.Queue, Type: r.Type, State: r.State, Attempt: r.Attempt,
@@ -103,6 +103,8 @@ func listed(r *dbsqlc.ListTasksRow) *penstockv1.Task {
 		IdempotencyKey: r.IdempotencyKey, TraceID: r.TraceID, LastErrorCode: r.LastErrorCode,
 		LastErrorReason: r.LastErrorReason, WorkerID: r.WorkerID, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 		StartedAt: r.StartedAt, FinishedAt: r.FinishedAt, RetryPolicy: r.RetryPolicy, OriginDlqID: r.OriginDlqID, ExpiresAt: r.ExpiresAt,
+		RequestedBy: r.RequestedBy, HeartbeatTimeoutMs: r.HeartbeatTimeoutMs, HeartbeatAt: r.HeartbeatAt, GraphID: r.GraphID,
+		OpenDependencies: r.OpenDependencies, OnDependencyFailure: r.OnDependencyFailure, ScheduleID: r.ScheduleID,
 	})
 }
 

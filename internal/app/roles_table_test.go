@@ -17,6 +17,7 @@ var may = map[string]string{
 	"TaskService/ListTasks":        taskReaders,
 	"TaskService/CountTasks":       taskReaders,
 	"TaskService/GetQueue":         taskReaders,
+	"TaskService/ListQueues":       taskReaders,
 	"TaskService/WaitTask":         taskReaders,
 	"TaskService/ListEvents":       taskReaders,
 	"TaskService/SearchEvents":     taskReaders,

@@ -154,6 +154,7 @@ func root(name, short, long string) *cobra.Command {
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true}, SuggestionsMinimumDistance: 2,
 	}
 	group(c)
+	c.SetUsageTemplate(usageTemplate)
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	c.PersistentFlags().String("config", os.Getenv(config.FileEnv), "configuration file (YAML, TOML or JSON); also "+config.FileEnv)
 	return c
@@ -195,28 +196,34 @@ func configFile(cmd *cobra.Command) string {
 func clientFlags(c *cobra.Command) {
 	config.AddFlags(c.PersistentFlags(), config.DefaultClient())
 	c.PersistentFlags().StringP("output", "o", "table", "output format: table or json")
-	c.PersistentFlags().String("tenant", "", "tenant of the task (default \"default\")")
+	c.PersistentFlags().String("tenant", "", "tenant; default: \"default\" where one task is named or a filter changes tasks, every tenant where tasks are listed, counted or watched")
 }
 
 // dial makes the client of a command. A configuration file that --config or
 // PENSTOCK_CONFIG names is the orchestrator's, not the client's.
 func dial(cmd *cobra.Command) (*client.Client, error) {
-	cfg, _, err := config.LoadClient("", cmd.Flags())
+	c, cfg, err := connectTo(cmd)
 	if err != nil {
-		return nil, usage(err)
-	}
-	tls, err := cfg.TLS.Files().Config()
-	if err != nil {
-		return nil, usage(fmt.Errorf("tls: %w", err))
-	}
-	c, err := client.NewWith(cfg.Server, client.Options{RetryFor: -1, Token: cfg.Token, TLS: tls})
-	if err != nil {
-		return nil, usage(err)
+		return nil, err
 	}
 	if cfg.Token != "" && exposed(cfg.Server) {
 		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "warning: the token goes to %s unencrypted; use https://\n", config.RedactURL(cfg.Server))
 	}
 	return c, nil
+}
+
+// connectTo is dial without its warnings.
+func connectTo(cmd *cobra.Command) (*client.Client, config.Client, error) {
+	cfg, _, err := config.LoadClient("", cmd.Flags())
+	if err != nil {
+		return nil, cfg, usage(err)
+	}
+	tls, err := cfg.TLS.Files().Config()
+	if err != nil {
+		return nil, cfg, usage(fmt.Errorf("tls: %w", err))
+	}
+	c, err := client.NewWith(cfg.Server, client.Options{RetryFor: -1, Token: cfg.Token, TLS: tls})
+	return c, cfg, usage(err)
 }
 
 // exposed reports whether calls to a server can be read on the way.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -129,12 +130,46 @@ func TestTaskCommands(t *testing.T) {
 		t.Errorf("events: %s", r.out)
 	}
 	r = orch("task", "list", "-o", "json")
-	if tasks := decode(t, r.out)["tasks"].([]any); r.code != 0 || len(tasks) != 3 {
-		t.Errorf("list: %+v", r)
+	tasks := decode(t, r.out)["tasks"].([]any)
+	if r.code != 0 || len(tasks) != 3 {
+		t.Fatalf("list: %+v", r)
 	}
-	r = orch("queue", "-o", "json")
+	for _, one := range tasks {
+		// What a list says is what get says; what it does not carry it says nothing of.
+		listed := one.(map[string]any)
+		got := decode(t, orch("task", "get", listed["task_id"].(string), "-o", "json").out)
+		for name, value := range got {
+			l, ok := listed[name]
+			switch carried := name != "payload" && name != "result" && name != "progress"; {
+			case ok != carried:
+				t.Errorf("list: %s is there: %t", name, ok)
+			case carried && fmt.Sprint(l) != fmt.Sprint(value):
+				t.Errorf("list: %s is %v, get says %v", name, l, value)
+			}
+		}
+		if got["requested_by"] != "anonymous" {
+			t.Errorf("get: requested_by %v", got["requested_by"])
+		}
+	}
+	r = orch("queue", "get", "-o", "json")
 	if m := decode(t, r.out); r.code != 0 || m["scheduled"] != 1.0 || m["stream"] != "stream:task" {
 		t.Errorf("queue: %+v", r)
+	}
+	want(t, "enqueue elsewhere", orch("enqueue", "x", "--queue", "mail"), ExitOK)
+	want(t, "no such queue", orch("queue", "get", "mial"), ExitNotFound, `no queue "mial"`, "did you mean mail?")
+	want(t, "a queue without get", orch("queue", "mail"), ExitUsage, "orchestrator queue get mail")
+	want(t, "no name", orch("queue", "get", ""), ExitUsage, "empty")
+	r = orch("queue", "list")
+	if want(t, "queues", r, ExitOK); !strings.Contains(r.out, "OLDEST") || !strings.Contains(r.out, "\ndefault ") || !strings.Contains(r.out, "\nmail ") || strings.Contains(r.out, "\nlist") {
+		t.Errorf("queues: %s", r.out)
+	}
+	r = orch("queue", "list", "--limit", "1", "-o", "json")
+	if m := decode(t, r.out); len(m["queues"].([]any)) != 1 || m["next_page_token"] != "default" {
+		t.Errorf("one queue: %s", r.out)
+	}
+	r = orch("queue", "get", "mail")
+	if want(t, "one queue", r, ExitOK); !strings.Contains(r.out, "oldest ") || !strings.Contains(r.out, "/min, over 1m0s") {
+		t.Errorf("one queue: %s", r.out)
 	}
 	r = run(t, DLQReplay(), "", "list", "--server", o.URL, "-o", "json")
 	letters, _ := decode(t, r.out)["dead_letters"].([]any)

@@ -35,7 +35,7 @@ otherwise; each refusal is a line on standard error.`)
 	config.AddFlags(c.PersistentFlags(), config.DefaultClient())
 	c.PersistentFlags().StringP("output", "o", "table", "output format: table, json (one document) or jsonl (one object a line)")
 	c.AddCommand(dlqListCmd(con), dlqShowCmd(con), dlqRequeueCmd(con), dlqEditCmd(con), dlqDiscardCmd(con), dlqBatchCmd(con))
-	return c
+	return completed(c)
 }
 
 // session is what one run of a command works with.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mattn/go-isatty"
+	"github.com/spf13/cobra"
 )
 
 // console is what a command may know about the terminal it runs at.
@@ -36,19 +37,19 @@ func systemConsole() *console {
 
 // ask puts a yes-or-no question; only "y" and "yes" are a yes. The error is
 // ctx's.
-func (s *session) ask(ctx context.Context, question string) (bool, error) {
-	if s.con.in == nil {
-		s.con.in = bufio.NewReader(s.cmd.InOrStdin())
+func (c *console) ask(ctx context.Context, cmd *cobra.Command, question string) (bool, error) {
+	if c.in == nil {
+		c.in = bufio.NewReader(cmd.InOrStdin())
 	}
-	_, _ = fmt.Fprintf(s.cmd.ErrOrStderr(), "%s [y/N] ", question)
+	_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%s [y/N] ", question)
 	answer := make(chan string, 1)
 	go func() {
-		text, _ := s.con.in.ReadString('\n')
+		text, _ := c.in.ReadString('\n')
 		answer <- strings.ToLower(strings.TrimSpace(text))
 	}()
 	select {
 	case <-ctx.Done():
-		s.say("")
+		_, _ = fmt.Fprintln(cmd.ErrOrStderr())
 		return false, ctx.Err()
 	case a := <-answer:
 		return a == "y" || a == "yes", nil

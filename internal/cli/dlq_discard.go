@@ -49,8 +49,8 @@ func discardProposeCmd(con *console) *cobra.Command {
 			return s.propose(cmd.Context(), sel, reason)
 		},
 	}
-	f.add(c.Flags(), "open")
-	c.Flags().BoolVar(&all, "all", false, "without filters: every open dead letter")
+	f.addChanging(c.Flags())
+	c.Flags().BoolVar(&all, "all", false, "without filters: every open dead letter of the tenant default, or with --all-tenants of all")
 	c.Flags().StringVar(&reason, "reason", "", "why they are given up")
 	return c
 }
@@ -62,7 +62,7 @@ func (s *session) propose(ctx context.Context, sel selection, reason string) err
 	}))
 	if err != nil {
 		s.unknown(err, id)
-		return err
+		return s.ofTenant(err, sel)
 	}
 	b := res.Msg.Batch
 	if !s.out.table() {
@@ -114,7 +114,7 @@ func (s *session) confirm(ctx context.Context, id, digest string, detach bool) e
 		return err
 	}
 	if digest == "" {
-		yes, err := s.ask(ctx, fmt.Sprintf("\nDiscard %s for good, as %s proposed?", dead(b.Total), line(b.CreatedBy, 64)))
+		yes, err := s.con.ask(ctx, s.cmd, fmt.Sprintf("\nDiscard %s for good, as %s proposed?", dead(b.Total), line(b.CreatedBy, 64)))
 		switch {
 		case err != nil:
 			return &exitError{ExitInterrupted, errors.New("nothing was discarded")}

@@ -253,7 +253,7 @@ func (s *session) inEditor(ctx context.Context, id string, base []byte) (payload
 			return nil, "", usage(bad)
 		}
 		s.say("%v", err)
-		switch yes, err := s.ask(ctx, "Edit it again?"); {
+		switch yes, err := s.con.ask(ctx, s.cmd, "Edit it again?"); {
 		case err != nil:
 			return nil, "", &exitError{ExitInterrupted, bad}
 		case !yes:

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/penstock-dev/penstock/protocol"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 )
 
@@ -22,14 +23,25 @@ type filterFlags struct {
 
 	older, newer age
 	since, until string
+
+	// allTenants lifts the default of --tenant where a command changes something.
+	allTenants bool
 }
 
 // filterNames are the flags, for whether any was given.
 var filterNames = []string{"type", "tenant", "code", "fingerprint", "queue", "status", "older-than", "newer-than", "since", "until"}
 
+// addChanging adds the flags to a command that changes what they select. As in
+// all of our programs, that is of one tenant unless it is told otherwise.
+func (f *filterFlags) addChanging(fs *pflag.FlagSet) {
+	f.add(fs, "open")
+	fs.Lookup("tenant").Usage = "only this tenant (default: \"default\")"
+	fs.BoolVar(&f.allTenants, "all-tenants", false, "of every tenant, and entries that were no task, too")
+}
+
 func (f *filterFlags) add(fs *pflag.FlagSet, status string) {
 	fs.StringVar(&f.typ, "type", "", "only this task type")
-	fs.StringVar(&f.tenant, "tenant", "", "only this tenant")
+	fs.StringVar(&f.tenant, "tenant", "", "only this tenant (default: every tenant)")
 	fs.StringVar(&f.code, "code", "", "only those whose last failure has this code, e.g. TASK_TIMEOUT; TASK_RETRY_EXHAUSTED: those whose retries are used up")
 	fs.StringVar(&f.fingerprint, "fingerprint", "", "only this kind of error; list --group-by fingerprint shows them")
 	fs.StringVar(&f.queue, "queue", "", "only this queue")
@@ -162,15 +174,20 @@ func selectionOf(cmd *cobra.Command, a []string, f *filterFlags, all bool) (sel 
 	switch {
 	case err != nil:
 		return sel, err
-	case len(a) > 0 && (given || all):
+	case len(a) > 0 && (given || all || f.allTenants):
 		return sel, usage(errors.New("give either ids or filters, not both"))
 	case len(a) > 0:
 		sel.ids, err = idArgs(cmd, a)
 		return sel, err
+	case filter.Tenant != "" && f.allTenants:
+		return sel, usage(errors.New("--tenant and --all-tenants exclude each other"))
 	case given && all:
 		return sel, usage(errors.New("--all and filters exclude each other"))
 	case !given && !all:
-		return sel, usage(fmt.Errorf("name dead letters, or select them with filters; --all takes every open one; see %s --help", cmd.CommandPath()))
+		return sel, usage(fmt.Errorf("name dead letters, or select them with filters; --all takes every open one of a tenant; see %s --help", cmd.CommandPath()))
+	}
+	if filter.Tenant == "" && !f.allTenants {
+		filter.Tenant = protocol.DefaultTenant
 	}
 	sel.filter = filter
 	return sel, nil

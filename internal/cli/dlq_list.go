@@ -56,7 +56,7 @@ func dlqListCmd(con *console) *cobra.Command {
 
 func (s *session) list(ctx context.Context, f *penstockv1.DeadLetterFilter, limit int, token string) error {
 	l := &listing[*penstockv1.DeadLetter]{
-		p: s.out, key: "dead_letters", row: deadRow,
+		p: s.out, key: "dead_letters", of: &penstockv1.ListDeadLettersResponse{}, row: deadRow,
 		head: "DLQ ID\tFAILED AT\tSTATUS\tTYPE\tTASK OR ENTRY\tRETRIES\tCODE\tCAUSE\tFINGERPRINT\tERROR",
 	}
 	search := searching{w: s.cmd.ErrOrStderr()}

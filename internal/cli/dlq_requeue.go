@@ -60,8 +60,8 @@ BATCH_ID then requeues exactly that set.`,
 		RunE: func(cmd *cobra.Command, a []string) error { return f.run(cmd, con, a) },
 	}
 	fs := c.Flags()
-	f.filter.add(fs, "open")
-	fs.BoolVar(&f.all, "all", false, "without filters: every open dead letter")
+	f.filter.addChanging(fs)
+	fs.BoolVar(&f.all, "all", false, "without filters: every open dead letter of the tenant default, or with --all-tenants of all")
 	fs.BoolVar(&f.again, "again", false, "also those that were requeued before")
 	fs.BoolVar(&f.original, "original", false, "send payloads as they failed, even if they were edited")
 	fs.BoolVar(&f.graph, "graph", false, "also make anew the tasks that were cancelled because they depend on it")
@@ -200,18 +200,26 @@ func (s *session) requeueBatch(ctx context.Context, sel selection, f *requeueFla
 	}))
 	if err != nil {
 		s.unknown(err, id)
-		return err
+		return s.ofTenant(err, sel)
 	}
 	b := res.Msg.Batch
 	if f.dryRun {
 		return s.showDraft(b)
 	}
 	if ask {
-		if b, err = s.askToStart(ctx, b, b.Total > 1, true); err != nil {
+		if b, err = s.askToStart(ctx, b, true, true); err != nil {
 			return err
 		}
 	}
 	return s.went(ctx, b, f.detach)
+}
+
+// ofTenant adds where was looked, in case a filter admitted nothing there.
+func (s *session) ofTenant(err error, sel selection) error {
+	if exitCode(s.cmd.Context(), err) == ExitNotFound && sel.filter != nil && !s.cmd.Flags().Changed("tenant") && sel.filter.Tenant != "" {
+		s.say("only dead letters of tenant %s were looked for; --tenant names another, --all-tenants takes all", sel.filter.Tenant)
+	}
+	return err
 }
 
 // unknown tells how to find out what became of a call without an answer.
@@ -251,7 +259,7 @@ func (s *session) askToStart(ctx context.Context, b *penstockv1.DeadLetterBatch,
 		if err := s.describe(s.cmd.ErrOrStderr(), b); err != nil {
 			return nil, err
 		}
-		yes, err := s.ask(ctx, fmt.Sprintf("\nRequeue %s?", dead(b.Total)))
+		yes, err := s.con.ask(ctx, s.cmd, fmt.Sprintf("\nRequeue %s?", dead(b.Total)))
 		if err != nil || !yes {
 			if own {
 				tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -275,7 +283,7 @@ func (s *session) askToStart(ctx context.Context, b *penstockv1.DeadLetterBatch,
 // startDraft starts the batch of a dry run as it was frozen.
 func (f *requeueFlags) startDraft(cmd *cobra.Command, con *console, a []string) error {
 	given := len(a) > 0
-	for _, name := range append([]string{"all", "again", "original", "graph", "rate", "reason", "dry-run"}, filterNames...) {
+	for _, name := range append([]string{"all", "all-tenants", "again", "original", "graph", "rate", "reason", "dry-run"}, filterNames...) {
 		given = given || cmd.Flags().Changed(name)
 	}
 	if given || f.draft == "" {

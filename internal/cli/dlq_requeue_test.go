@@ -106,6 +106,10 @@ func TestRequeueUsage(t *testing.T) {
 		{"requeue --type x", "--yes"},
 		{"requeue --all", "--yes"},
 		{"requeue --all --type x --yes", "exclude"},
+		{"requeue --tenant acme --all-tenants --yes", "exclude"},
+		{"requeue --all-tenants --yes", "--all"},
+		{"requeue --batch b --all-tenants", "--batch"},
+		{"requeue " + id + " --all-tenants", "not both"},
 		{"requeue --type= --yes", "--type is empty"},
 		{"requeue " + id + " --type x", "not both"},
 		{"requeue " + id + " --all", "not both"},
@@ -145,6 +149,23 @@ func TestRequeueByFilter(t *testing.T) {
 	if m := decode(t, r.out); r.code != 0 || m["status"] != "finished" || m["done"] != 5.0 {
 		t.Errorf("as JSON: %+v", r)
 	}
+	for _, c := range []struct{ line, tenant string }{
+		{"requeue --all --yes", "default"}, {"requeue --type x --yes", "default"}, {"discard propose --type x --reason y", "default"},
+		{"requeue --tenant acme --yes", "acme"}, {"requeue --all --all-tenants --yes", ""}, {"discard propose --type x --all-tenants --reason y", ""},
+	} {
+		f.calls = nil
+		want(t, c.line, script(t, f, strings.Fields(c.line)...), ExitOK)
+		var filter *penstockv1.DeadLetterFilter
+		for _, q := range asked[*penstockv1.CreateDeadLetterBatchRequest](f) {
+			filter = q.Filter
+		}
+		for _, q := range asked[*penstockv1.ProposeDiscardRequest](f) {
+			filter = q.Filter
+		}
+		if filter == nil || filter.Tenant != c.tenant {
+			t.Errorf("%s: filter %v, want tenant %q", c.line, filter, c.tenant)
+		}
+	}
 	r = script(t, f, "requeue", letter(1).DlqId, "--rate", "5")
 	want(t, "ids at a rate", r, ExitOK)
 	says(t, r, "1 requeued of 1")
@@ -172,7 +193,8 @@ func TestRequeueAsks(t *testing.T) {
 		{"n\n", 3, ExitFailed, "cancel", "nothing was requeued"},
 		{"\n", 3, ExitFailed, "cancel", "nothing was requeued"},
 		{"", 3, ExitFailed, "cancel", "nothing was requeued"},
-		{"", 1, ExitOK, "start", ""},
+		{"y\n", 1, ExitOK, "start", "Requeue 1 dead letter? [y/N]"},
+		{"", 1, ExitFailed, "cancel", "nothing was requeued"},
 	} {
 		f := newFake(t, letters(c.n)...)
 		r := operator{con: console{interactive: true}, stdin: c.answer}.run(t, f, "requeue", "--code", "X")
@@ -181,8 +203,8 @@ func TestRequeueAsks(t *testing.T) {
 		if len(q) != 1 || q[0].Action != c.control || !asked[*penstockv1.CreateDeadLetterBatchRequest](f)[0].DryRun {
 			t.Errorf("%q: %v", c.answer, q)
 		}
-		if asks := strings.Contains(r.err, "[y/N]"); asks != (c.n > 1) {
-			t.Errorf("%d match: %s", c.n, r.err)
+		if !strings.Contains(r.err, "[y/N]") {
+			t.Errorf("%d match, no question: %s", c.n, r.err)
 		}
 	}
 	f := newFake(t, letters(3)...)
@@ -267,7 +289,7 @@ func TestNoAnswer(t *testing.T) {
 		return protocol.Errorf(protocol.CodeNotFound, "filter", "no open dead letter matches the filter")
 	}
 	r = script(t, f, "requeue", "--all", "--yes")
-	if want(t, "nothing matches", r, ExitNotFound, "no open dead letter"); strings.Contains(r.err, "not known") {
+	if want(t, "nothing matches", r, ExitNotFound, "no open dead letter", "of tenant default", "--all-tenants"); strings.Contains(r.err, "not known") {
 		t.Errorf("a refusal is an answer: %s", r.err)
 	}
 }

@@ -17,7 +17,9 @@ import (
 )
 
 // Orchestrator is the command tree of the orchestrator program.
-func Orchestrator() *cobra.Command {
+func Orchestrator() *cobra.Command { return orchestrator(systemConsole()) }
+
+func orchestrator(con *console) *cobra.Command {
 	c := root("orchestrator", "Accepts tasks, dispatches them to workers, and keeps the record", `
 Penstock's orchestrator. Producers enqueue tasks through its RPC; it stores
 them in Postgres, puts due ones into Redis Streams, and applies what workers
@@ -26,8 +28,8 @@ report. Any number of orchestrators share one Postgres and one Redis.
 Try it:   orchestrator dev                     a whole system on this machine
           orchestrator enqueue echo '{"n":1}'  (in a second terminal)
           orchestrator task list`)
-	c.AddCommand(serveCmd(), devCmd(), demoCmd(), migrateCmd(), enqueueCmd(), taskCmd(), eventsCmd(), scheduleCmd(), approvalCmd(), guardCmd(), queueCmd(), effectCmd(), workersCmd(), deploymentCmd(), tokenCmd(), configCmd(), withAcceptance(withGate(verifyCmd())), reconcileCmd(), orchestratorHealthCmd())
-	return c
+	c.AddCommand(serveCmd(), devCmd(), demoCmd(), migrateCmd(), enqueueCmd(), taskCmd(con), eventsCmd(), scheduleCmd(), approvalCmd(), guardCmd(), queueCmd(), effectCmd(), workersCmd(), deploymentCmd(), tokenCmd(), configCmd(), withAcceptance(withGate(verifyCmd())), reconcileCmd(), orchestratorHealthCmd())
+	return completed(c)
 }
 
 // load reads the orchestrator's configuration and makes its log.

@@ -110,8 +110,10 @@ func (p *printer) columns(fill func(w io.Writer)) error {
 // listing writes a list that comes in pages and keeps one page at a time: rows
 // of a table, the elements of one JSON document, or a JSON object a line.
 type listing[T proto.Message] struct {
-	p    *printer
-	key  string // of the list in the JSON document
+	p   *printer
+	key string // of the list in the JSON document
+	// of is a message like the RPC's response, if its list leaves fields out.
+	of   proto.Message
 	head string // of the table
 	row  func(w io.Writer, item T)
 	n    int // items written
@@ -168,7 +170,12 @@ func (l *listing[T]) page(items []T, next string, last bool) error {
 			b = append(b, ',')
 		}
 		var err error
-		if b, err = rpc.MarshalJSON(b, i); err != nil {
+		if l.of != nil {
+			b, err = rpc.MarshalItem(b, l.of, l.key, i)
+		} else {
+			b, err = rpc.MarshalJSON(b, i)
+		}
+		if err != nil {
 			return err
 		}
 		if l.p.format == "jsonl" {
@@ -188,9 +195,9 @@ func (l *listing[T]) page(items []T, next string, last bool) error {
 
 func taskTable(w io.Writer, tasks []*penstockv1.Task) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(tw, "TASK ID\tTYPE\tSTATE\tATTEMPT\tQUEUE\tCREATED\tEXPIRES\tERROR")
+	_, _ = fmt.Fprintln(tw, "TASK ID\tTENANT\tTYPE\tSTATE\tATTEMPT\tQUEUE\tCREATED\tEXPIRES\tERROR")
 	for _, t := range tasks {
-		_, _ = fmt.Fprintf(tw, "%s\t%s\t%s\t%d/%d\t%s\t%s\t%s\t%s\n", line(t.TaskId, 64), t.Type, t.State, t.Attempt, t.MaxRetries+1,
+		_, _ = fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%d/%d\t%s\t%s\t%s\t%s\n", line(t.TaskId, 64), t.Tenant, t.Type, t.State, t.Attempt, t.MaxRetries+1,
 			t.Queue, stamp(t.CreatedAt), stamp(t.ExpiresAt), taskError(t))
 	}
 	return tw.Flush()
@@ -252,6 +259,7 @@ func taskDetail(w io.Writer, t *penstockv1.Task) error {
 	if t.OriginDlqId != "" {
 		row("origin_dlq_id", t.OriginDlqId)
 	}
+	row("requested_by", line(t.RequestedBy, 255))
 	row("worker_id", line(t.WorkerId, 255))
 	row("trace_id", line(t.TraceId, 255))
 	if t.HeartbeatAt != nil {

@@ -99,14 +99,8 @@ func (f reconcileFlags) open(cmd *cobra.Command) (r *reconcile.Reconciler, lette
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if cfg.Postgres.URL == "" && cfg.Redis.URL == "" {
-		var ok bool
-		if cfg.Postgres.URL, cfg.Redis.URL, ok = devstack.Running(f.dataDir); !ok {
-			return nil, nil, nil, usage(fmt.Errorf("neither postgres.url nor redis.url is set, and no orchestrator dev runs in %s", f.dataDir))
-		}
-	}
-	if err := errors.Join(cfg.RequirePostgres(), cfg.RequireRedis()); err != nil {
-		return nil, nil, nil, usage(err)
+	if err := findServers(&cfg, f.dataDir, true, true); err != nil {
+		return nil, nil, nil, err
 	}
 	st, err := store.Open(cmd.Context(), store.Options{URL: cfg.Postgres.URL, Role: cfg.Postgres.Role, MaxConns: 2, Policy: app.Policies(cfg)})
 	if err != nil {

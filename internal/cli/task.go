@@ -10,14 +10,15 @@ import (
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 
+	"github.com/penstock-dev/penstock/client"
 	"github.com/penstock-dev/penstock/protocol"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 )
 
-func taskCmd() *cobra.Command {
+func taskCmd(con *console) *cobra.Command {
 	c := group(&cobra.Command{Use: "task", Short: "Look at tasks and their events, cancel and reschedule them"})
 	clientFlags(c)
-	c.AddCommand(taskGetCmd(), taskListCmd(), taskCancelCmd(), taskRescheduleCmd(), taskEraseCmd(), taskCountCmd(), taskWaitCmd(), taskGraphCmd(), taskEventsCmd(), taskWatchCmd())
+	c.AddCommand(taskGetCmd(), taskListCmd(), taskCancelCmd(con), taskRescheduleCmd(), taskEraseCmd(), taskCountCmd(), taskWaitCmd(), taskGraphCmd(), taskEventsCmd(), taskWatchCmd())
 	return c
 }
 
@@ -155,12 +156,7 @@ func taskWaitCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
-			defer cancel()
-			t, err := cl.Wait(ctx, tenantOf(cmd), a[0])
-			if errors.Is(err, context.DeadlineExceeded) && cmd.Context().Err() == nil {
-				return &exitError{ExitNotFinished, fmt.Errorf("task %s is not finished after %s", a[0], limit)}
-			}
+			t, err := waitTask(cmd, cl, tenantOf(cmd), a[0], limit)
 			if err != nil {
 				return err
 			}
@@ -169,14 +165,34 @@ func taskWaitCmd() *cobra.Command {
 			} else {
 				err = taskDetail(w, t)
 			}
-			if err == nil && t.State != string(protocol.StateSucceeded) {
-				return &exitError{ExitFailed, fmt.Errorf("task %s is %s", a[0], t.State)}
-			}
-			return err
+			return errors.Join(err, howEnded(t))
 		},
 	}
 	c.Flags().DurationVar(&limit, "timeout", 5*time.Minute, "wait at most this long")
 	return c
+}
+
+// waitTask waits until a task is terminal, at most for limit.
+func waitTask(cmd *cobra.Command, cl *client.Client, tenant, id string, limit time.Duration) (*penstockv1.Task, error) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), limit)
+	defer cancel()
+	t, err := cl.Wait(ctx, tenant, id)
+	if errors.Is(err, context.DeadlineExceeded) && cmd.Context().Err() == nil {
+		return nil, &exitError{ExitNotFinished, fmt.Errorf("task %s is not finished after %s", id, limit)}
+	}
+	return t, err
+}
+
+// howEnded is the error of a task that did not succeed.
+func howEnded(t *penstockv1.Task) error {
+	if t.State == string(protocol.StateSucceeded) {
+		return nil
+	}
+	why := ""
+	if t.LastErrorCode != nil {
+		why = ": " + t.LastErrorCode.Value + ": " + line(t.LastErrorReason.GetValue(), 500)
+	}
+	return &exitError{ExitFailed, fmt.Errorf("task %s is %s%s", line(t.TaskId, 255), t.State, why)}
 }
 
 func taskWatchCmd() *cobra.Command {
@@ -222,39 +238,5 @@ func taskWatchCmd() *cobra.Command {
 	}
 	c.Flags().StringVar(&req.Position, "position", "", "resume after this position, or \"earliest\"")
 	c.Flags().StringSliceVar(&req.Types, "type", nil, "only these event types")
-	return c
-}
-
-func queueCmd() *cobra.Command {
-	c := &cobra.Command{
-		Use: "queue [QUEUE]", Short: "Show how much work a queue holds", Args: args(cobra.MaximumNArgs(1)),
-		RunE: func(cmd *cobra.Command, a []string) error {
-			w, asJSON, err := output(cmd)
-			if err != nil {
-				return err
-			}
-			cl, err := dial(cmd)
-			if err != nil {
-				return err
-			}
-			req := &penstockv1.GetQueueRequest{Queue: protocol.DefaultQueue}
-			if len(a) == 1 {
-				req.Queue = a[0]
-			}
-			res, err := cl.RPC().GetQueue(cmd.Context(), connect.NewRequest(req))
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return writeMessage(w, res.Msg)
-			}
-			q := res.Msg
-			tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-			_, _ = fmt.Fprintln(tw, "QUEUE\tSTREAM\tUNDELIVERED\tPENDING\tLENGTH\tBACKLOG\tSCHEDULED")
-			_, _ = fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%d\t%d\t%d\n", q.Queue, q.Stream, q.Undelivered, q.Pending, q.Length, q.Backlog, q.Scheduled)
-			return tw.Flush()
-		},
-	}
-	clientFlags(c)
 	return c
 }

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -13,13 +15,14 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/penstock-dev/penstock/client"
+	"github.com/penstock-dev/penstock/protocol"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 )
 
 // maxCancel is how many tasks one call cancels or counts.
 const maxCancel = 10_000
 
-func taskCancelCmd() *cobra.Command {
+func taskCancelCmd(con *console) *cobra.Command {
 	var (
 		f          penstockv1.CancelTasksRequest
 		after      string
@@ -33,7 +36,8 @@ func taskCancelCmd() *cobra.Command {
 starts; the handler of one that runs is told to stop within a second, and what it
 returns changes nothing. A task that has ended can't be cancelled.
 
-A filter cancels only with --yes; --dry-run counts what it would cancel.`,
+A filter asks first, and says how many tasks it admits; where there is no terminal
+to ask on it cancels only with --yes. --dry-run counts what it would cancel.`,
 		Example: `  orchestrator task cancel order-42 --reason "customer called"
   orchestrator task cancel --queue mail --state queued --state retrying --dry-run`,
 		RunE: func(cmd *cobra.Command, ids []string) error {
@@ -47,10 +51,10 @@ A filter cancels only with --yes; --dry-run counts what it would cancel.`,
 				return cancelEach(cmd, ids, reason)
 			case !filtered:
 				return usage(errors.New("name tasks, or a filter: --queue, --type, --state, --created-before, or --all for every task of the tenant"))
-			case !dryRun && !ok:
-				return usage(errors.New("a filter may admit many tasks: look with --dry-run, then repeat with --yes"))
+			case !dryRun && !ok && !con.interactive:
+				return usage(errors.New("there is no terminal to ask on: look with --dry-run how many tasks the filter admits, then repeat with --yes"))
 			}
-			f.Tenant, f.Reason, f.DryRun, f.MaxTasks = tenantOf(cmd), reason, dryRun, maxCancel
+			f.Tenant, f.Reason, f.MaxTasks = tenantOf(cmd), reason, maxCancel
 			for flag, s := range map[string]string{"created-after": after, "created-before": before} {
 				t, err := timeFlag(flag, s)
 				if err != nil {
@@ -62,7 +66,7 @@ A filter cancels only with --yes; --dry-run counts what it would cancel.`,
 					f.CreatedBefore = t
 				}
 			}
-			return cancelFiltered(cmd, &f)
+			return cancelFiltered(cmd, con, &f, dryRun, !dryRun && !ok)
 		},
 	}
 	c.Flags().StringVar(&f.Queue, "queue", "", "only this queue")
@@ -73,7 +77,7 @@ A filter cancels only with --yes; --dry-run counts what it would cancel.`,
 	c.Flags().BoolVar(&f.AllTasks, "all", false, "every task of the tenant that can be cancelled")
 	c.Flags().StringVar(&reason, "reason", "", "why, at most 1,024 bytes; kept in the event log")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "only count what the filter would cancel")
-	c.Flags().BoolVar(&ok, "yes", false, "cancel what the filter admits")
+	c.Flags().BoolVar(&ok, "yes", false, "cancel what the filter admits without asking")
 	return c
 }
 
@@ -139,8 +143,9 @@ func cancelOne(ctx context.Context, cl *client.Client, w io.Writer, asJSON bool,
 	return err
 }
 
-// cancelFiltered repeats the call while the filter admits more tasks.
-func cancelFiltered(cmd *cobra.Command, f *penstockv1.CancelTasksRequest) error {
+// cancelFiltered repeats the call while the filter admits more tasks. With ask
+// somebody at the terminal decides first.
+func cancelFiltered(cmd *cobra.Command, con *console, f *penstockv1.CancelTasksRequest, dryRun, ask bool) error {
 	w, asJSON, err := output(cmd)
 	if err != nil {
 		return err
@@ -149,26 +154,77 @@ func cancelFiltered(cmd *cobra.Command, f *penstockv1.CancelTasksRequest) error 
 	if err != nil {
 		return err
 	}
-	sum := &penstockv1.CancelTasksResponse{}
-	for {
+	sum, done := &penstockv1.CancelTasksResponse{}, false
+	if ask {
+		if done, err = askToCancel(cmd, con, cl, f); err != nil {
+			return err
+		}
+	}
+	for f.DryRun = dryRun; !done; {
 		res, err := cl.RPC().CancelTasks(cmd.Context(), connect.NewRequest(f))
 		if err != nil {
 			return err
 		}
 		sum.Cancelled += res.Msg.Cancelled
-		if sum.More = res.Msg.More; !sum.More || f.DryRun {
-			break
-		}
+		sum.More = res.Msg.More
+		done = !sum.More || dryRun
 	}
 	if asJSON {
 		return writeMessage(w, sum)
 	}
 	verb, more := "cancelled", ""
-	if f.DryRun {
+	if dryRun {
 		if verb = "would cancel"; sum.More {
 			more = " or more"
 		}
 	}
 	_, err = fmt.Fprintf(w, "%s %d%s tasks\n", verb, sum.Cancelled, more)
 	return err
+}
+
+// askToCancel counts the tasks that a filter admits and asks whether to cancel
+// them. There may be none, and so nothing to ask.
+func askToCancel(cmd *cobra.Command, con *console, cl *client.Client, f *penstockv1.CancelTasksRequest) (none bool, err error) {
+	f.DryRun = true
+	res, err := cl.RPC().CancelTasks(cmd.Context(), connect.NewRequest(f))
+	if err != nil {
+		return false, err
+	}
+	many := fmt.Sprintf("%d tasks", res.Msg.Cancelled)
+	switch {
+	case res.Msg.More:
+		many = fmt.Sprintf("%d tasks or more", res.Msg.Cancelled)
+	case res.Msg.Cancelled == 1:
+		many = "1 task"
+	case res.Msg.Cancelled == 0:
+		return true, nil
+	}
+	yes, err := con.ask(cmd.Context(), cmd, fmt.Sprintf("Cancel %s for good: %s?", many, admitted(f)))
+	switch {
+	case err != nil:
+		return false, &exitError{ExitInterrupted, errors.New("nothing was cancelled")}
+	case !yes:
+		return false, &exitError{ExitFailed, errors.New("nothing was cancelled")}
+	}
+	return false, nil
+}
+
+// admitted says which tasks a filter admits.
+func admitted(f *penstockv1.CancelTasksRequest) string {
+	out := []string{"tenant " + cmp.Or(f.Tenant, protocol.DefaultTenant)}
+	for _, p := range [][2]string{{"queue", f.Queue}, {"type", f.Type}, {"state", strings.Join(f.States, " or ")}} {
+		if p[1] != "" {
+			out = append(out, p[0]+" "+line(p[1], 128))
+		}
+	}
+	if f.CreatedAfter != nil {
+		out = append(out, "created at "+stamp(f.CreatedAfter)+" or later")
+	}
+	if f.CreatedBefore != nil {
+		out = append(out, "created before "+stamp(f.CreatedBefore))
+	}
+	if f.AllTasks {
+		out = append(out, "all that can be cancelled")
+	}
+	return strings.Join(out, ", ")
 }

@@ -54,6 +54,23 @@ func TestTaskCancelCommand(t *testing.T) {
 	if want(t, "dry run", r, ExitOK); r.out != "would cancel 3 tasks\n" {
 		t.Errorf("dry run: %s", r.out)
 	}
+	atTerminal := func(answer string, args ...string) ran {
+		t.Helper()
+		return run(t, orchestrator(&console{interactive: true}), answer, append(args, "--server", o.URL)...)
+	}
+	for _, no := range []string{"n\n", "\n", ""} {
+		want(t, fmt.Sprintf("%q at the question", no), atTerminal(no, "task", "cancel", "--all"), ExitFailed, "nothing was cancelled")
+	}
+	want(t, "at a terminal, with --dry-run", atTerminal("", "task", "cancel", "--all", "--dry-run"), ExitOK)
+	r = atTerminal("yes\n", "task", "cancel", "--type", "x", "--state", "queued", "--tenant", "nobody")
+	if want(t, "nothing to ask", r, ExitOK); r.out != "cancelled 0 tasks\n" || strings.Contains(r.err, "[y/N]") {
+		t.Errorf("nothing to ask: %s%s", r.out, r.err)
+	}
+	want(t, "enqueue", orch("enqueue", "y", "--id", "y0", "--queue", "other"), ExitOK)
+	r = atTerminal("y\n", "task", "cancel", "--queue", "other")
+	if want(t, "yes at the question", r, ExitOK, "Cancel 1 task for good: tenant default, queue other? [y/N]"); r.out != "cancelled 1 tasks\n" {
+		t.Errorf("yes at the question: %s", r.out)
+	}
 	r = orch("task", "cancel", "--queue", "mail", "--type", "x", "--yes")
 	if want(t, "by filter", r, ExitOK); r.out != "cancelled 3 tasks\n" {
 		t.Errorf("by filter: %s", r.out)

@@ -135,18 +135,8 @@ func (f verifyFlags) open(cmd *cobra.Command, o *verify.Options) (closeAll func(
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Postgres.URL == "" && cfg.Redis.URL == "" {
-		var ok bool
-		if cfg.Postgres.URL, cfg.Redis.URL, ok = devstack.Running(f.dataDir); !ok {
-			return nil, usage(fmt.Errorf("neither postgres.url nor redis.url is set, and no orchestrator dev runs in %s", f.dataDir))
-		}
-	}
-	err = cfg.RequirePostgres()
-	if !f.noRedis {
-		err = errors.Join(err, cfg.RequireRedis())
-	}
-	if err != nil {
-		return nil, usage(err)
+	if err := findServers(&cfg, f.dataDir, true, !f.noRedis); err != nil {
+		return nil, err
 	}
 	if o.Store, err = store.Open(cmd.Context(), store.Options{URL: cfg.Postgres.URL, Role: cfg.Postgres.Role, MaxConns: 2}); err != nil {
 		return nil, err

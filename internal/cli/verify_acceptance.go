@@ -16,7 +16,6 @@ import (
 	"github.com/penstock-dev/penstock/client"
 	"github.com/penstock-dev/penstock/internal/acceptance"
 	"github.com/penstock-dev/penstock/internal/config"
-	"github.com/penstock-dev/penstock/internal/devstack"
 	"github.com/penstock-dev/penstock/internal/logging"
 )
 
@@ -156,20 +155,14 @@ func acceptanceOptions(cmd *cobra.Command, approver string) (o acceptance.Option
 		}
 	}
 	o.Log, o.VisibilityTimeout, o.Role = log, cfg.Recovery.VisibilityTimeout, cfg.Postgres.Role
-	if cfg.Postgres.URL == "" && cfg.Redis.URL == "" {
-		dir, _ := cmd.Flags().GetString("data-dir")
-		var ok bool
-		if file := filepath.Join(dir, "carol.token"); approver == "" {
-			if _, err := os.Stat(file); err == nil {
-				approver = file
-			}
-		}
-		if cfg.Postgres.URL, cfg.Redis.URL, ok = devstack.Running(dir); !ok {
-			return o, usage(fmt.Errorf("neither postgres.url nor redis.url is set, and no orchestrator dev runs in %s", dir))
+	dir, _ := cmd.Flags().GetString("data-dir")
+	if file := filepath.Join(dir, "carol.token"); approver == "" && cfg.Postgres.URL == "" && cfg.Redis.URL == "" {
+		if _, err := os.Stat(file); err == nil {
+			approver = file
 		}
 	}
-	if err := errors.Join(cfg.RequirePostgres(), cfg.RequireRedis()); err != nil {
-		return o, usage(err)
+	if err := findServers(&cfg, dir, true, true); err != nil {
+		return o, err
 	}
 	o.PostgresURL, o.RedisURL, o.RedisKeyPrefix = cfg.Postgres.URL, cfg.Redis.URL, cfg.Redis.KeyPrefix
 	cl, _, err := config.LoadClient("", cmd.Flags())

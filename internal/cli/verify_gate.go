@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/penstock-dev/penstock/internal/config"
-	"github.com/penstock-dev/penstock/internal/devstack"
 	"github.com/penstock-dev/penstock/internal/gate"
 	"github.com/penstock-dev/penstock/internal/logging"
 )
@@ -103,12 +102,11 @@ func gateOptions(cmd *cobra.Command) (o gate.Options, err error) {
 		}
 	}
 	o.Log, o.RedisKeyPrefix = log, cfg.Redis.KeyPrefix
-	if o.RedisURL = cfg.Redis.URL; o.RedisURL == "" {
-		dir, _ := cmd.Flags().GetString("data-dir")
-		if _, o.RedisURL, _ = devstack.Running(dir); o.RedisURL == "" {
-			return o, usage(fmt.Errorf("redis.url is not set, and no orchestrator dev runs in %s", dir))
-		}
+	dir, _ := cmd.Flags().GetString("data-dir")
+	if err := findServers(&cfg, dir, false, true); err != nil {
+		return o, err
 	}
+	o.RedisURL = cfg.Redis.URL
 	o.Client, err = dial(cmd)
 	return o, err
 }

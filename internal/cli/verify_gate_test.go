@@ -21,7 +21,7 @@ func TestGateUsage(t *testing.T) {
 		want(t, flag, verify(flag), ExitUsage, strings.SplitN(flag, "=", 2)[0], "exclude each other")
 	}
 	want(t, "a bad format", verify("-o", "yaml"), ExitUsage, "table or json")
-	want(t, "no Redis", verify("--data-dir", t.TempDir()), ExitUsage, "redis.url is not set", "no orchestrator dev runs in")
+	want(t, "no Redis", verify("--data-dir", t.TempDir()), ExitUsage, "redis.url", "no orchestrator dev runs in")
 	want(t, "a bad server", verify("--redis-url", s.RedisURL, "--server", "x"), ExitUsage, "http:// or https://")
 	want(t, "no orchestrator", verify("--redis-url", s.RedisURL, "--server", "http://127.0.0.1:1"), ExitFailed, "no orchestrator answers")
 }

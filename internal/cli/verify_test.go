@@ -107,6 +107,18 @@ func TestVerifyFindsDev(t *testing.T) {
 	if !strings.HasSuffix(r.out, "clean\n") {
 		t.Errorf("%s", r.out)
 	}
+	// Half of another system and half of this one is no system.
+	for _, command := range []string{"verify", "reconcile --dry-run", "verify --acceptance"} {
+		half := func(flag, url string) ran {
+			return run(t, Orchestrator(), "", append(strings.Fields(command), "--data-dir", dir, flag, url)...)
+		}
+		want(t, command+" with Redis alone", half("--redis-url", "redis://127.0.0.1:1/0"), ExitUsage, "redis.url is set, but postgres.url is not: set both, or neither")
+		want(t, command+" with Postgres alone", half("--postgres-url", "postgres://127.0.0.1:1/x"), ExitUsage, "postgres.url is set, but redis.url is not: set both, or neither")
+	}
+	want(t, "the gate with Postgres alone", run(t, Orchestrator(), "", "verify", "--gate-b2", "--data-dir", dir, "--postgres-url", "postgres://127.0.0.1:1/x"),
+		ExitUsage, "postgres.url is set, but redis.url is not")
+	want(t, "without Redis, with Redis alone", run(t, Orchestrator(), "", "verify", "--no-redis", "--data-dir", dir, "--redis-url", "redis://127.0.0.1:1/0"),
+		ExitUsage, "redis.url is set, but postgres.url is not")
 	if err := os.Rename(filepath.Join(dir, "state.json"), filepath.Join(dir, "away")); err != nil {
 		t.Fatal(err)
 	}

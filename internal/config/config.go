@@ -194,6 +194,7 @@ type Handler struct {
 	Headers map[string]string `mapstructure:"headers" doc:"http: additional request headers." secret:"true"`
 	Effects string            `mapstructure:"effects" doc:"http: auto records the call in the orchestrators' ledger of side effects, if orchestrator.url names one, so that it is made once; off does not. Empty: auto (docs/effects.md)." oneof:"auto,off" zero:"true"`
 	InDoubt string            `mapstructure:"in_doubt" doc:"http: what becomes of a call that a lost worker may have made: stop asks a person, run_again makes it again, with the same Idempotency-Key. Empty: stop." oneof:"stop,run_again" zero:"true"`
+	KeyForm string            `mapstructure:"key_form" doc:"http: how Idempotency-Key is written: plain is the key as it is (what a header can't hold, and %, percent-encoded), structured a quoted string by RFC 8941. Empty: plain." oneof:"plain,structured" zero:"true"`
 	// exec
 	Command []string          `mapstructure:"command" doc:"exec: the program and its arguments, no shell. Arguments may contain {{task_id}}, {{attempt}} and {{type}}. The payload is on standard input, standard output becomes the result."`
 	Env     map[string]string `mapstructure:"env" doc:"exec: the program's whole environment besides PATH and the PENSTOCK_TASK_* variables." secret:"true"`

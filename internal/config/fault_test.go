@@ -157,14 +157,6 @@ func TestCheckEnv(t *testing.T) {
 
 func TestNearest(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"abc", "", 3}, {"", "abc", 3}, {"kitten", "sitting", 3}, {"window", "windwo", 2}, {"a", "a", 0}} {
-		if got := levenshtein(tt.a, tt.b); got != tt.want {
-			t.Errorf("levenshtein(%q, %q) = %d, want %d", tt.a, tt.b, got, tt.want)
-		}
-	}
 	if got := hint("", "x", nil); got != "" {
 		t.Errorf("hint without candidates = %q", got)
 	}

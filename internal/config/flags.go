@@ -44,8 +44,17 @@ func AddFlags(fs *pflag.FlagSet, cfg any) {
 			}
 			fs.String(k.Flag, value, usage)
 		}
+		if flag := fs.Lookup(k.Flag); flag != nil {
+			flag.Annotations = map[string][]string{settingAnnotation: {k.Name}}
+		}
 	}
 }
+
+const settingAnnotation = "penstock_setting"
+
+// IsSetting reports whether AddFlags made a flag: it sets what could be set by
+// a file or the environment as well.
+func IsSetting(f *pflag.Flag) bool { return len(f.Annotations[settingAnnotation]) > 0 }
 
 // lookup returns the flag of a key, or nil. Flags that a program registered
 // itself may keep the key's underscores.

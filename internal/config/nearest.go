@@ -1,6 +1,10 @@
 package config
 
-import "strings"
+import (
+	"strings"
+
+	edits "github.com/penstock-dev/penstock/internal/nearest"
+)
 
 // hint returns what to tell a person who wrote name: "; did you mean X?" if one
 // of the candidates is close, else which one is nearest. All of them are shown
@@ -30,7 +34,7 @@ func nearest(name string, candidates []string) (best string, distance int) {
 		candidates = same
 	}
 	for _, c := range candidates {
-		if d := levenshtein(name, c); best == "" || d < distance {
+		if d := edits.Distance(name, c); best == "" || d < distance {
 			best, distance = c, d
 		}
 	}
@@ -38,25 +42,3 @@ func nearest(name string, candidates []string) (best string, distance int) {
 }
 
 func lastPart(key string) string { return key[strings.LastIndexByte(key, '.')+1:] }
-
-// levenshtein counts the single-byte insertions, deletions and substitutions
-// that turn a into b.
-func levenshtein(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
-}

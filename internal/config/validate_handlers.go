@@ -65,6 +65,7 @@ func (f *faults) otherKinds(key string, h Handler) {
 		{"headers", len(h.Headers) > 0, []string{kindHTTP}},
 		{"effects", h.Effects != "", []string{kindHTTP}},
 		{"in_doubt", h.InDoubt != "", []string{kindHTTP}},
+		{"key_form", h.KeyForm != "", []string{kindHTTP}},
 		{"command", len(h.Command) > 0, []string{kindExec}},
 		{"env", len(h.Env) > 0, []string{kindExec}},
 		{"dir", h.Dir != "", []string{kindExec}},

@@ -143,6 +143,7 @@ func (d *declaration) refuseOthers(http, exec bool) {
 		{"headers", len(d.Headers) > 0, http},
 		{"effects", d.Effects != "", http},
 		{"in_doubt", d.InDoubt != "", http},
+		{"key_form", d.KeyForm != "", http},
 		{"command", len(d.Command) > 0, exec},
 		{"env", len(d.Env) > 0, exec},
 		{"dir", d.Dir != "", exec},

@@ -49,7 +49,9 @@ type httpHandler struct {
 	bodyTime  time.Duration // errorBodyTime
 	effects   bool          // the ledger keeps the calls, where there is one
 	runAgain  bool          // a call in doubt is made again
-	log       *slog.Logger
+	// key writes an idempotency key as a header's value.
+	key func(string) string
+	log *slog.Logger
 }
 
 // newHTTP validates the declaration of an http handler. The handler is of no
@@ -60,6 +62,14 @@ func newHTTP(d *declaration, rules allowList, log *slog.Logger) *httpHandler {
 		d.fail("url", "%w", err)
 	}
 	h.ledger(d)
+	switch d.KeyForm {
+	case "", "plain":
+		h.key = plainKey
+	case "structured":
+		h.key = structuredString
+	default:
+		d.fail("key_form", "%q is not plain or structured", d.KeyForm)
+	}
 	h.dialer = &net.Dialer{ControlContext: h.control}
 	h.client = &http.Client{
 		// The context is the only time limit: it ends at the task's own
@@ -171,7 +181,7 @@ func (h *httpHandler) post(ctx context.Context, r *task.Raw, c *call) (json.RawM
 		return nil, task.Permanent(fmt.Errorf("POST to %s: request can't be made", h.host))
 	}
 	req.Header = h.header.Clone()
-	setTaskHeaders(req.Header, &r.Info)
+	setTaskHeaders(req.Header, &r.Info, h.key)
 	if c != nil {
 		c.hideKey(req.Header)
 	}

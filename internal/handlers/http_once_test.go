@@ -35,7 +35,7 @@ func TestHTTPOnceByStatus(t *testing.T) {
 			var calls atomic.Int32
 			s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 				calls.Add(1)
-				if r.Header.Get("Idempotency-Key") != `"k 1"` {
+				if r.Header.Get("Idempotency-Key") != "k 1" {
 					t.Errorf("key %q", r.Header.Get("Idempotency-Key"))
 				}
 				if status < 0 {
@@ -196,7 +196,7 @@ func TestHTTPOnceOff(t *testing.T) {
 	if calls.Load() != 2 || e.Runs("http") != 0 {
 		t.Errorf("%d calls, %d runs", calls.Load(), e.Runs("http"))
 	}
-	for _, bad := range []config.Handler{{Kind: "http", URL: s.URL, Effects: "on"}, {Kind: "http", URL: s.URL, InDoubt: "x"}, {Kind: "echo", Effects: "off"}, {Kind: "echo", InDoubt: "stop"}} {
+	for _, bad := range []config.Handler{{Kind: "http", URL: s.URL, Effects: "on"}, {Kind: "http", URL: s.URL, InDoubt: "x"}, {Kind: "http", URL: s.URL, KeyForm: "quoted"}, {Kind: "exec", KeyForm: "plain"}, {Kind: "echo", Effects: "off"}, {Kind: "echo", InDoubt: "stop"}} {
 		if _, err := New("a", bad, loopback, nil); err == nil {
 			t.Errorf("%+v was taken", bad)
 		}

@@ -73,7 +73,7 @@ func TestHTTPRequest(t *testing.T) {
 	}
 	for key, want := range map[string]string{
 		"Content-Type": "application/json", "User-Agent": "penstock-worker", "Authorization": "Bearer t0ken",
-		"Idempotency-Key": `"k \"1\" \\"`, "Penstock-Task-Id": "a%20b%25%C3%A9",
+		"Idempotency-Key": `k "1" \`, "Penstock-Task-Id": "a%20b%25%C3%A9",
 		"Penstock-Attempt": "3", "Penstock-Delivery": "5",
 		"Penstock-Trace-Id": "4bf92f3577b34da6a3ce929d0e0e4736",
 	} {
@@ -351,6 +351,24 @@ func fakeDNS(addr [4]byte) *net.Resolver {
 	}}
 }
 
+// TestIdempotencyKeyForm: a receiver finds the key that the caller gave.
+func TestIdempotencyKeyForm(t *testing.T) {
+	t.Parallel()
+	for form, want := range map[string]string{"": "order-77-1", "plain": "order-77-1", "structured": `"order-77-1"`} {
+		got := make(chan string, 1)
+		s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header.Get("Idempotency-Key") }))
+		t.Cleanup(s.Close)
+		r := raw("1")
+		r.IdempotencyKey = "order-77-1"
+		if _, err := mustNew(t, config.Handler{Kind: "http", URL: s.URL, KeyForm: form}, loopback)(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		if key := <-got; key != want {
+			t.Errorf("key_form %q: %s, want %s", form, key, want)
+		}
+	}
+}
+
 func TestHeaderForms(t *testing.T) {
 	for s, want := range map[string]string{
 		"": `""`, "abc 1": `"abc 1"`, `a"b\c`: `"a\"b\\c"`, "100%": `"100%"`,
@@ -358,6 +376,13 @@ func TestHeaderForms(t *testing.T) {
 	} {
 		if got := structuredString(s); got != want {
 			t.Errorf("structuredString(%q) = %s, want %s", s, got, want)
+		}
+	}
+	for s, want := range map[string]string{
+		"order-77-1": "order-77-1", "a b": "a b", " a b ": "%20a b%20", `a"b\c`: `a"b\c`, "100%": "100%25", "café": "caf%C3%A9", "caf%C3%A9": "caf%25C3%25A9", "a\r\nX: 1": "a%0D%0AX: 1", "\xff": "%FF",
+	} {
+		if got := plainKey(s); got != want {
+			t.Errorf("plainKey(%q) = %s, want %s", s, got, want)
 		}
 	}
 	if got := escapeValue("a\r\nb"); got != "a%0D%0Ab" {

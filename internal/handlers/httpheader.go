@@ -70,9 +70,10 @@ func validHeaderValue(s string) bool {
 	return true
 }
 
-// setTaskHeaders adds the headers that describe the execution.
-func setTaskHeaders(h http.Header, i *task.Info) {
-	h.Set("Idempotency-Key", structuredString(i.IdempotencyKey))
+// setTaskHeaders adds the headers that describe the execution; key writes the
+// idempotency key.
+func setTaskHeaders(h http.Header, i *task.Info, key func(string) string) {
+	h.Set("Idempotency-Key", key(i.IdempotencyKey))
 	h.Set("Penstock-Task-Id", escapeValue(i.TaskID))
 	h.Set("Penstock-Attempt", strconv.Itoa(i.Attempt))
 	h.Set("Penstock-Delivery", strconv.FormatInt(i.Delivery, 10))
@@ -80,6 +81,20 @@ func setTaskHeaders(h http.Header, i *task.Info) {
 	if tp := traceparent(i.TraceID); tp != "" {
 		h.Set("Traceparent", tp)
 	}
+}
+
+// plainKey returns s as it is, with what a header's value can't hold, and "%",
+// percent-encoded. No two keys have the same form.
+func plainKey(s string) string {
+	var b strings.Builder
+	for i, c := range []byte(s) {
+		if c < ' ' || c > '~' || c == '%' || c == ' ' && (i == 0 || i == len(s)-1) {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
 }
 
 // structuredString returns s as a structured field value: a String by RFC 8941,

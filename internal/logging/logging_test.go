@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/penstock-dev/penstock/internal/config"
 )
@@ -164,6 +165,26 @@ func TestRedaction(t *testing.T) {
 		}
 		if n := strings.Count(got, "redis://:xxxxx@h"); n != 2 {
 			t.Errorf("%s: %d redacted Redis URLs, want 2: %s", format, n, got)
+		}
+	}
+}
+
+// Nanoseconds without a unit are no duration that people can read, or compare
+// with a setting.
+func TestDurationsHaveAUnit(t *testing.T) {
+	t.Parallel()
+	d := 1500 * time.Millisecond
+	var none *time.Duration
+	for _, format := range []string{"text", "json"} {
+		var b bytes.Buffer
+		l, err := New(&b, config.Log{Level: "info", Format: format})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.With("with", d).WithGroup("g").Info("plain", "d", d, slog.Duration("attr", d), "pointer", &d, "nil", none,
+			"list", []time.Duration{d}, slog.Group("inner", "d", d))
+		if n := strings.Count(b.String(), "1.5s"); n != 6 || strings.Contains(b.String(), "1500000000") {
+			t.Errorf("%s: %d durations as 1.5s, want 6: %s", format, n, b.String())
 		}
 	}
 }

@@ -3,14 +3,18 @@ package logging
 import (
 	"log/slog"
 	"net/url"
+	"time"
 
 	"github.com/penstock-dev/penstock/internal/config"
 )
 
-// redact hides passwords in one attribute. Handlers call it for the message as
-// well, and for the parts of a group one by one.
+// redact hides passwords in one attribute, and gives durations their unit, which
+// JSON would leave out. Handlers call it for the message as well, and for the
+// parts of a group one by one.
 func redact(_ []string, a slog.Attr) slog.Attr {
 	switch a.Value.Kind() {
+	case slog.KindDuration:
+		return slog.String(a.Key, a.Value.Duration().String())
 	case slog.KindString:
 		s := a.Value.String()
 		if clean := config.RedactText(s); clean != s {
@@ -33,6 +37,16 @@ func redactAny(a slog.Attr) slog.Attr {
 		if v != nil {
 			return slog.String(a.Key, config.RedactURL(v.String()))
 		}
+	case *time.Duration:
+		if v != nil {
+			return slog.String(a.Key, v.String())
+		}
+	case []time.Duration:
+		texts := make([]string, len(v))
+		for i, d := range v {
+			texts[i] = d.String()
+		}
+		return slog.Any(a.Key, texts)
 	case []string:
 		clean := make([]string, len(v))
 		for i, s := range v {

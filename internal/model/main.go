@@ -12,21 +12,26 @@ import (
 	"time"
 )
 
+// flags defines the flags of the command.
+func flags(fs *flag.FlagSet, cfg *Config, faults, mutant *string) {
+	fs.IntVar(&cfg.Tasks, "tasks", 1, "tasks, 1 or 2")
+	fs.IntVar(&cfg.Workers, "workers", 2, "workers with one slot each, 1 to 3")
+	fs.IntVar(&cfg.Retries, "retries", 0, "max_retries of the tasks")
+	fs.IntVar(&cfg.Interruptions, "interruptions", 0, "max_interruptions")
+	fs.StringVar(faults, "faults", "none", "faults that may happen, with commas between: all, none, or some of "+strings.Join(faultNames, ","))
+	fs.IntVar(&cfg.Budget, "budget", 1, "the most faults of one run, 0 to 3")
+	fs.IntVar(&cfg.Cancels, "cancels", 0, "the most cancellations of one run, 0 to 3")
+	fs.IntVar(&cfg.Releases, "releases", 0, "the most hand-backs of one run, 0 to 3")
+	fs.BoolVar(&cfg.Fine, "fine", false, "take steps apart, two passes and two reclaims of a task at once")
+	fs.BoolVar(&cfg.Strict, "strict", false, "let no fault excuse anything, to see what it can do; don't stop at the first violation")
+	fs.StringVar(mutant, "mutant", "", "explore a wrong protocol; see docs/model.md")
+	fs.IntVar(&cfg.MaxStates, "max-states", 100_000_000, "give up beyond this many states")
+}
+
 func main() {
 	var cfg Config
 	var faults, mutant string
-	flag.IntVar(&cfg.Tasks, "tasks", 1, "tasks, 1 or 2")
-	flag.IntVar(&cfg.Workers, "workers", 2, "workers with one slot each, 1 to 3")
-	flag.IntVar(&cfg.Retries, "retries", 0, "max_retries of the tasks")
-	flag.IntVar(&cfg.Interruptions, "interruptions", 0, "max_interruptions")
-	flag.StringVar(&faults, "faults", "none", "faults that may happen, with commas between: all, none, or some of "+strings.Join(faultNames, ","))
-	flag.IntVar(&cfg.Budget, "budget", 1, "the most faults of one run, 0 to 3")
-	flag.IntVar(&cfg.Cancels, "cancels", 0, "the most cancellations of one run, 0 to 3")
-	flag.IntVar(&cfg.Releases, "releases", 0, "the most hand-backs of one run, 0 to 3")
-	flag.BoolVar(&cfg.Fine, "fine", false, "take steps apart, two passes and two reclaims of a task at once")
-	flag.BoolVar(&cfg.Strict, "strict", false, "let no fault excuse anything, to see what it can do; don't stop at the first violation")
-	flag.StringVar(&mutant, "mutant", "", "explore a wrong protocol; see docs/model.md")
-	flag.IntVar(&cfg.MaxStates, "max-states", 100_000_000, "give up beyond this many states")
+	flags(flag.CommandLine, &cfg, &faults, &mutant)
 	flag.Parse()
 	cfg.Stop = !cfg.Strict
 	if flag.NFlag() == 0 {

@@ -18,8 +18,8 @@ import (
 var marshalOptions = protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}
 
 // MarshalJSON appends the JSON of m to b: as protojson would with proto names
-// and unpopulated fields, except that 64-bit integers are numbers and raw_json
-// fields stand for themselves. It fails if a string is not valid UTF-8 or a
+// and unpopulated fields, except that 64-bit integers are numbers, raw_json
+// fields stand for themselves, and what a list does not carry is absent. It fails if a string is not valid UTF-8 or a
 // raw_json field is not one JSON value.
 func MarshalJSON(b []byte, m proto.Message) ([]byte, error) {
 	p, err := planFor(m.ProtoReflect().Descriptor())
@@ -27,6 +27,19 @@ func MarshalJSON(b []byte, m proto.Message) ([]byte, error) {
 		return nil, err
 	}
 	return appendMessage(b, m.ProtoReflect(), p)
+}
+
+// MarshalItem appends the JSON of a message as an element of the list field of
+// such name in a message like in: without what that list does not carry.
+func MarshalItem(b []byte, in proto.Message, list string, m proto.Message) ([]byte, error) {
+	p, err := planFor(in.ProtoReflect().Descriptor())
+	if err != nil {
+		return nil, err
+	}
+	if f := p.byName[list]; f != nil && f.sub != nil {
+		return appendMessage(b, m.ProtoReflect(), f.sub)
+	}
+	return MarshalJSON(b, m)
 }
 
 // appendMessage appends one message that p describes.
@@ -39,7 +52,7 @@ func appendMessage(b []byte, m protoreflect.Message, p *plan) ([]byte, error) {
 	for i := range p.fields {
 		f := &p.fields[i]
 		has := m.Has(f.fd)
-		if !has && f.fd.ContainingOneof() != nil {
+		if !has && (f.absent || f.fd.ContainingOneof() != nil) {
 			continue
 		}
 		if !first {

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -35,6 +36,8 @@ type field struct {
 	raw bool
 	// wrapper: google.protobuf.Int64Value or UInt64Value.
 	wrapper bool
+	// absent: the list that holds the message does not carry the field.
+	absent bool
 	// sub is the plan of the message, the list element or the map value if
 	// that is special.
 	sub *plan
@@ -94,8 +97,35 @@ func buildPlan(md protoreflect.MessageDescriptor, built map[protoreflect.FullNam
 		if subPlan.special() {
 			f.sub = subPlan
 		}
+		if f.sub, err = f.sub.without(f.fd); err != nil {
+			return nil, err
+		}
 	}
 	return p, nil
+}
+
+// without returns the plan of what a field holds if its option without names
+// fields, which are absent then; else p.
+func (p *plan) without(fd protoreflect.FieldDescriptor) (*plan, error) {
+	names, _ := proto.GetExtension(fd.Options(), penstockv1.E_Without).([]string)
+	if len(names) == 0 {
+		return p, nil
+	}
+	if p == nil || len(p.fields) == 0 {
+		return nil, fmt.Errorf("rpc: %s: without needs messages that are planned, and not the one that it is in", fd.FullName())
+	}
+	out, found := *p, 0
+	out.fields = slices.Clone(p.fields)
+	for i := range out.fields {
+		if slices.Contains(names, string(out.fields[i].fd.Name())) {
+			out.fields[i].absent = true
+			found++
+		}
+	}
+	if found != len(names) {
+		return nil, fmt.Errorf("rpc: %s: without names fields %v, not all of which %s has", fd.FullName(), names, messageOf(fd).FullName())
+	}
+	return &out, nil
 }
 
 // traits looks for raw_json fields and 64-bit integers in md and everything it

@@ -129,6 +129,15 @@ func (c *Client) Range(ctx context.Context, stream, after string, fn func(Entry)
 	}
 }
 
+// Head returns the first entries after an id, at most n.
+func (c *Client) Head(ctx context.Context, stream, after string, n int) ([]Entry, error) {
+	ms, err := c.lease.XRangeN(ctx, stream, "("+after, "+", int64(n)).Result()
+	if err != nil {
+		return nil, fmt.Errorf("XRANGE %s: %w", stream, err)
+	}
+	return entries(ms), nil
+}
+
 // Pending is one entry that a consumer holds.
 type Pending struct {
 	ID string

@@ -216,8 +216,9 @@ func TestPrometheusRules(t *testing.T) {
 			t.Errorf("%s is not a metric of docs/metrics.md", name)
 		}
 	}
-	severity := map[string]string{}
+	severity, rules := map[string]string{}, 0
 	for _, g := range file.Groups {
+		rules += len(g.Rules)
 		for _, r := range g.Rules {
 			if m := regexp.MustCompile(`kind="(\w+)"`).FindStringSubmatch(r.Expr); m != nil {
 				severity[m[1]] = r.Labels["severity"]
@@ -230,6 +231,19 @@ func TestPrometheusRules(t *testing.T) {
 	for _, k := range protocol.AlertKinds() {
 		if severity[string(k)] != k.Severity() {
 			t.Errorf("%s has severity %q, want %s", k, severity[string(k)], k.Severity())
+		}
+	}
+
+	// What is said of them is so.
+	readme, err := os.ReadFile("../../../deploy/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	numbers := []string{"no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"}
+	kinds := len(protocol.AlertKinds())
+	for _, want := range []string{"raise " + numbers[kinds] + " alerts themselves", "and " + numbers[rules-kinds] + " more: "} {
+		if !strings.Contains(string(readme), want) {
+			t.Errorf("deploy/README.md does not say %q: there are %d kinds of alerts and %d rules", want, kinds, rules)
 		}
 	}
 }

@@ -340,10 +340,11 @@ func (q *Queries) ListEvents(ctx context.Context, arg ListEventsParams) ([]*List
 }
 
 const listTasks = `-- name: ListTasks :many
-SELECT l.id, l.name, l.tenant, l.queue, l.type, l.state, l.attempt, l.max_retries, l.delivery, l.interruptions, l.schedule_type, l.scheduled_at, l.timeout_ms, l.next_retry_at, l.idempotency_scope, l.idempotency_key, l.trace_id, l.last_error_code, l.last_error_reason, l.worker_id, l.created_at, l.updated_at, l.started_at, l.finished_at, l.retry_policy, l.origin_dlq_id, l.expires_at, l.place, l.admitted FROM (
+SELECT l.id, l.name, l.tenant, l.queue, l.type, l.state, l.attempt, l.max_retries, l.delivery, l.interruptions, l.schedule_type, l.scheduled_at, l.timeout_ms, l.next_retry_at, l.idempotency_scope, l.idempotency_key, l.trace_id, l.last_error_code, l.last_error_reason, l.worker_id, l.created_at, l.updated_at, l.started_at, l.finished_at, l.retry_policy, l.origin_dlq_id, l.expires_at, l.requested_by, l.heartbeat_timeout_ms, l.heartbeat_at, l.graph_id, l.open_dependencies, l.on_dependency_failure, l.schedule_id, l.place, l.admitted FROM (
     SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions,
         t.schedule_type, t.scheduled_at, t.timeout_ms, t.next_retry_at, t.idempotency_scope, t.idempotency_key, t.trace_id,
         t.last_error_code, t.last_error_reason, t.worker_id, t.created_at, t.updated_at, t.started_at, t.finished_at, t.retry_policy, t.origin_dlq_id, t.expires_at,
+        t.requested_by, t.heartbeat_timeout_ms, t.heartbeat_at, t.graph_id, t.open_dependencies, t.on_dependency_failure, t.schedule_id,
         row_number() OVER (ORDER BY t.created_at DESC, t.id DESC) AS place,
         ((($1::text = '' OR t.tenant = $1)
             AND ($2::text = '' OR t.queue = $2)
@@ -387,35 +388,42 @@ type ListTasksParams struct {
 }
 
 type ListTasksRow struct {
-	ID               pgid.ID
-	Name             *string
-	Tenant           string
-	Queue            string
-	Type             string
-	State            string
-	Attempt          int32
-	MaxRetries       int32
-	Delivery         int64
-	Interruptions    int32
-	ScheduleType     string
-	ScheduledAt      pgtype.Timestamptz
-	TimeoutMs        int32
-	NextRetryAt      pgtype.Timestamptz
-	IdempotencyScope string
-	IdempotencyKey   *string
-	TraceID          string
-	LastErrorCode    *string
-	LastErrorReason  *string
-	WorkerID         *string
-	CreatedAt        time.Time
-	UpdatedAt        time.Time
-	StartedAt        pgtype.Timestamptz
-	FinishedAt       pgtype.Timestamptz
-	RetryPolicy      []byte
-	OriginDlqID      *pgid.ID
-	ExpiresAt        pgtype.Timestamptz
-	Place            int64
-	Admitted         bool
+	ID                  pgid.ID
+	Name                *string
+	Tenant              string
+	Queue               string
+	Type                string
+	State               string
+	Attempt             int32
+	MaxRetries          int32
+	Delivery            int64
+	Interruptions       int32
+	ScheduleType        string
+	ScheduledAt         pgtype.Timestamptz
+	TimeoutMs           int32
+	NextRetryAt         pgtype.Timestamptz
+	IdempotencyScope    string
+	IdempotencyKey      *string
+	TraceID             string
+	LastErrorCode       *string
+	LastErrorReason     *string
+	WorkerID            *string
+	CreatedAt           time.Time
+	UpdatedAt           time.Time
+	StartedAt           pgtype.Timestamptz
+	FinishedAt          pgtype.Timestamptz
+	RetryPolicy         []byte
+	OriginDlqID         *pgid.ID
+	ExpiresAt           pgtype.Timestamptz
+	RequestedBy         string
+	HeartbeatTimeoutMs  *int32
+	HeartbeatAt         pgtype.Timestamptz
+	GraphID             *pgid.ID
+	OpenDependencies    int32
+	OnDependencyFailure *string
+	ScheduleID          *pgid.ID
+	Place               int64
+	Admitted            bool
 }
 
 // One look, newest first: those of the next max_look tasks after (before_at,
@@ -474,6 +482,13 @@ func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]*ListTa
 			&i.RetryPolicy,
 			&i.OriginDlqID,
 			&i.ExpiresAt,
+			&i.RequestedBy,
+			&i.HeartbeatTimeoutMs,
+			&i.HeartbeatAt,
+			&i.GraphID,
+			&i.OpenDependencies,
+			&i.OnDependencyFailure,
+			&i.ScheduleID,
 			&i.Place,
 			&i.Admitted,
 		); err != nil {
@@ -487,21 +502,89 @@ func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]*ListTa
 	return items, nil
 }
 
-const queueBacklog = `-- name: QueueBacklog :one
-SELECT count(*) FILTER (WHERE t.due_at <= now()) AS due, count(*) FILTER (WHERE t.due_at > now()) AS scheduled
-FROM tasks t WHERE t.queue = $1 AND t.due_at IS NOT NULL
+const queueDepths = `-- name: QueueDepths :many
+SELECT u.queue::text AS queue,
+    (SELECT count(*) FROM (SELECT 1 FROM tasks t WHERE t.queue = u.queue AND t.due_at <= now() ORDER BY t.due_at LIMIT $1::int) d)::bigint AS due,
+    (SELECT count(*) FROM (SELECT 1 FROM tasks t WHERE t.queue = u.queue AND t.due_at > now() ORDER BY t.due_at LIMIT $1::int) s)::bigint AS scheduled,
+    COALESCE((SELECT extract(epoch FROM now() - t.due_at) * 1000 FROM tasks t WHERE t.queue = u.queue AND t.due_at <= now() ORDER BY t.due_at LIMIT 1), 0)::bigint AS oldest_ms
+FROM (SELECT unnest($2::text[]) AS queue) u
 `
 
-type QueueBacklogRow struct {
+type QueueDepthsRow struct {
+	Queue     string
 	Due       int64
 	Scheduled int64
+	OldestMs  int64
 }
 
-func (q *Queries) QueueBacklog(ctx context.Context, queue string) (*QueueBacklogRow, error) {
-	row := q.db.QueryRow(ctx, queueBacklog, queue)
-	var i QueueBacklogRow
-	err := row.Scan(&i.Due, &i.Scheduled)
-	return &i, err
+// What waits in Postgres, of each kind at most max_rows, out of the index
+// tasks_due. oldest_ms: for how long the first has been due.
+func (q *Queries) QueueDepths(ctx context.Context, maxRows int32, queues []string) ([]*QueueDepthsRow, error) {
+	rows, err := q.db.Query(ctx, queueDepths, maxRows, queues)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*QueueDepthsRow
+	for rows.Next() {
+		var i QueueDepthsRow
+		if err := rows.Scan(
+			&i.Queue,
+			&i.Due,
+			&i.Scheduled,
+			&i.OldestMs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const queueStates = `-- name: QueueStates :many
+WITH seen AS MATERIALIZED (
+    SELECT s.state, t.queue FROM unnest(ARRAY['pending', 'waiting_approval', 'queued', 'running', 'retrying', 'interrupted', 'dlq_pending', 'dlq_recorded']) AS s(state),
+        LATERAL (SELECT t.queue FROM tasks t WHERE t.state = s.state AND t.state NOT IN ('succeeded', 'failed', 'cancelled') ORDER BY t.id LIMIT $1::int) t
+)
+SELECT s.state::text AS state, s.queue, count(*) AS tasks, (sum(count(*)) OVER (PARTITION BY s.state) >= $1::int)::boolean AS cut
+FROM seen s GROUP BY s.state, s.queue
+`
+
+type QueueStatesRow struct {
+	State string
+	Queue string
+	Tasks int64
+	Cut   bool
+}
+
+// Live tasks by state and queue; of each state the max_rows oldest are counted.
+// cut: there may be more in that state.
+func (q *Queries) QueueStates(ctx context.Context, maxRows int32) ([]*QueueStatesRow, error) {
+	rows, err := q.db.Query(ctx, queueStates, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*QueueStatesRow
+	for rows.Next() {
+		var i QueueStatesRow
+		if err := rows.Scan(
+			&i.State,
+			&i.Queue,
+			&i.Tasks,
+			&i.Cut,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const readInOrder = `-- name: ReadInOrder :exec
@@ -514,6 +597,91 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
 func (q *Queries) ReadInOrder(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, readInOrder)
 	return err
+}
+
+const recentlyEnded = `-- name: RecentlyEnded :many
+WITH recent AS MATERIALIZED (
+    SELECT e.task_id, e.type, e.occurred_at FROM event_log e ORDER BY e.xid DESC, e.task_id DESC, e.seq DESC LIMIT $1::int
+), ended AS MATERIALIZED (
+    SELECT r.task_id, r.type FROM recent r
+    WHERE r.occurred_at > now() - $2::bigint * interval '1 millisecond' AND r.type IN ('task.succeeded', 'task.failed', 'task.cancelled')
+), covered AS (
+    SELECT CASE WHEN count(*) < $1::int THEN $2::bigint
+        ELSE least(greatest(extract(epoch FROM now() - min(occurred_at)) * 1000, 1), $2::bigint)::bigint END AS ms FROM recent
+)
+SELECT t.queue, n.type, count(*) AS tasks, (SELECT c.ms FROM covered c)::bigint AS covered_ms FROM ended n JOIN tasks t ON t.id = n.task_id GROUP BY t.queue, n.type
+`
+
+type RecentlyEndedRow struct {
+	Queue     string
+	Type      string
+	Tasks     int64
+	CoveredMs int64
+}
+
+// Of the newest max_rows events those of the last window_ms that ended tasks, by
+// queue. covered_ms: how far back these go.
+func (q *Queries) RecentlyEnded(ctx context.Context, maxRows int32, windowMs int64) ([]*RecentlyEndedRow, error) {
+	rows, err := q.db.Query(ctx, recentlyEnded, maxRows, windowMs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*RecentlyEndedRow
+	for rows.Next() {
+		var i RecentlyEndedRow
+		if err := rows.Scan(
+			&i.Queue,
+			&i.Type,
+			&i.Tasks,
+			&i.CoveredMs,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const recentlyEnqueued = `-- name: RecentlyEnqueued :many
+WITH recent AS MATERIALIZED (
+    SELECT t.queue, t.created_at FROM tasks t WHERE t.created_at > now() - $1::bigint * interval '1 millisecond'
+    ORDER BY t.created_at DESC, t.id DESC LIMIT $2::int
+), covered AS (
+    SELECT CASE WHEN count(*) < $2::int THEN $1::bigint ELSE greatest(extract(epoch FROM now() - min(created_at)) * 1000, 1)::bigint END AS ms FROM recent
+)
+SELECT r.queue, count(*) AS tasks, (SELECT c.ms FROM covered c)::bigint AS covered_ms FROM recent r GROUP BY r.queue
+`
+
+type RecentlyEnqueuedRow struct {
+	Queue     string
+	Tasks     int64
+	CoveredMs int64
+}
+
+// The tasks of the last window_ms by queue, at most max_rows of them, newest
+// first. covered_ms: how far back these go.
+func (q *Queries) RecentlyEnqueued(ctx context.Context, windowMs int64, maxRows int32) ([]*RecentlyEnqueuedRow, error) {
+	rows, err := q.db.Query(ctx, recentlyEnqueued, windowMs, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*RecentlyEnqueuedRow
+	for rows.Next() {
+		var i RecentlyEnqueuedRow
+		if err := rows.Scan(&i.Queue, &i.Tasks, &i.CoveredMs); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const searchAllEvents = `-- name: SearchAllEvents :many
@@ -804,6 +972,44 @@ func (q *Queries) TraceTasks(ctx context.Context, arg TraceTasksParams) ([]pgid.
 			return nil, err
 		}
 		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const waitingFor = `-- name: WaitingFor :many
+SELECT t.id, t.delivery, greatest(extract(epoch FROM now() - CASE
+    WHEN t.state = 'retrying' THEN t.next_retry_at
+    WHEN t.delivery = 1 AND t.on_dependency_failure IS NULL AND NOT EXISTS (SELECT FROM approvals a WHERE a.task_id = t.id) THEN greatest(t.created_at, t.start_at)
+    ELSE t.updated_at END) * 1000, 0)::bigint AS ms
+FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+WHERE t.state IN ('queued', 'retrying') AND t.due_at IS NULL
+`
+
+type WaitingForRow struct {
+	ID       pgid.ID
+	Delivery int64
+	Ms       int64
+}
+
+// For how long tasks that wait in their stream have been due. Where that is not
+// known any more (they waited for others or for people, or were interrupted) it
+// is how long they have been in their state.
+func (q *Queries) WaitingFor(ctx context.Context, ids []pgid.ID) ([]*WaitingForRow, error) {
+	rows, err := q.db.Query(ctx, waitingFor, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*WaitingForRow
+	for rows.Next() {
+		var i WaitingForRow
+		if err := rows.Scan(&i.ID, &i.Delivery, &i.Ms); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

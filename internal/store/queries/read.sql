@@ -14,6 +14,7 @@ SELECT l.* FROM (
     SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions,
         t.schedule_type, t.scheduled_at, t.timeout_ms, t.next_retry_at, t.idempotency_scope, t.idempotency_key, t.trace_id,
         t.last_error_code, t.last_error_reason, t.worker_id, t.created_at, t.updated_at, t.started_at, t.finished_at, t.retry_policy, t.origin_dlq_id, t.expires_at,
+        t.requested_by, t.heartbeat_timeout_ms, t.heartbeat_at, t.graph_id, t.open_dependencies, t.on_dependency_failure, t.schedule_id,
         row_number() OVER (ORDER BY t.created_at DESC, t.id DESC) AS place,
         (((@tenant::text = '' OR t.tenant = @tenant)
             AND (@queue::text = '' OR t.queue = @queue)
@@ -45,9 +46,60 @@ WHERE (@tenant::text = '' OR t.tenant = @tenant)
     AND (@type::text = '' OR t.type = @type)
 GROUP BY t.state ORDER BY t.state;
 
--- name: QueueBacklog :one
-SELECT count(*) FILTER (WHERE t.due_at <= now()) AS due, count(*) FILTER (WHERE t.due_at > now()) AS scheduled
-FROM tasks t WHERE t.queue = @queue AND t.due_at IS NOT NULL;
+-- name: QueueDepths :many
+-- What waits in Postgres, of each kind at most max_rows, out of the index
+-- tasks_due. oldest_ms: for how long the first has been due.
+SELECT u.queue::text AS queue,
+    (SELECT count(*) FROM (SELECT 1 FROM tasks t WHERE t.queue = u.queue AND t.due_at <= now() ORDER BY t.due_at LIMIT sqlc.arg(max_rows)::int) d)::bigint AS due,
+    (SELECT count(*) FROM (SELECT 1 FROM tasks t WHERE t.queue = u.queue AND t.due_at > now() ORDER BY t.due_at LIMIT sqlc.arg(max_rows)::int) s)::bigint AS scheduled,
+    COALESCE((SELECT extract(epoch FROM now() - t.due_at) * 1000 FROM tasks t WHERE t.queue = u.queue AND t.due_at <= now() ORDER BY t.due_at LIMIT 1), 0)::bigint AS oldest_ms
+FROM (SELECT unnest(sqlc.arg(queues)::text[]) AS queue) u;
+
+-- name: QueueStates :many
+-- Live tasks by state and queue; of each state the max_rows oldest are counted.
+-- cut: there may be more in that state.
+WITH seen AS MATERIALIZED (
+    SELECT s.state, t.queue FROM unnest(ARRAY['pending', 'waiting_approval', 'queued', 'running', 'retrying', 'interrupted', 'dlq_pending', 'dlq_recorded']) AS s(state),
+        LATERAL (SELECT t.queue FROM tasks t WHERE t.state = s.state AND t.state NOT IN ('succeeded', 'failed', 'cancelled') ORDER BY t.id LIMIT sqlc.arg(max_rows)::int) t
+)
+SELECT s.state::text AS state, s.queue, count(*) AS tasks, (sum(count(*)) OVER (PARTITION BY s.state) >= sqlc.arg(max_rows)::int)::boolean AS cut
+FROM seen s GROUP BY s.state, s.queue;
+
+-- name: RecentlyEnqueued :many
+-- The tasks of the last window_ms by queue, at most max_rows of them, newest
+-- first. covered_ms: how far back these go.
+WITH recent AS MATERIALIZED (
+    SELECT t.queue, t.created_at FROM tasks t WHERE t.created_at > now() - sqlc.arg(window_ms)::bigint * interval '1 millisecond'
+    ORDER BY t.created_at DESC, t.id DESC LIMIT sqlc.arg(max_rows)::int
+), covered AS (
+    SELECT CASE WHEN count(*) < sqlc.arg(max_rows)::int THEN sqlc.arg(window_ms)::bigint ELSE greatest(extract(epoch FROM now() - min(created_at)) * 1000, 1)::bigint END AS ms FROM recent
+)
+SELECT r.queue, count(*) AS tasks, (SELECT c.ms FROM covered c)::bigint AS covered_ms FROM recent r GROUP BY r.queue;
+
+-- name: RecentlyEnded :many
+-- Of the newest max_rows events those of the last window_ms that ended tasks, by
+-- queue. covered_ms: how far back these go.
+WITH recent AS MATERIALIZED (
+    SELECT e.task_id, e.type, e.occurred_at FROM event_log e ORDER BY e.xid DESC, e.task_id DESC, e.seq DESC LIMIT sqlc.arg(max_rows)::int
+), ended AS MATERIALIZED (
+    SELECT r.task_id, r.type FROM recent r
+    WHERE r.occurred_at > now() - sqlc.arg(window_ms)::bigint * interval '1 millisecond' AND r.type IN ('task.succeeded', 'task.failed', 'task.cancelled')
+), covered AS (
+    SELECT CASE WHEN count(*) < sqlc.arg(max_rows)::int THEN sqlc.arg(window_ms)::bigint
+        ELSE least(greatest(extract(epoch FROM now() - min(occurred_at)) * 1000, 1), sqlc.arg(window_ms)::bigint)::bigint END AS ms FROM recent
+)
+SELECT t.queue, n.type, count(*) AS tasks, (SELECT c.ms FROM covered c)::bigint AS covered_ms FROM ended n JOIN tasks t ON t.id = n.task_id GROUP BY t.queue, n.type;
+
+-- name: WaitingFor :many
+-- For how long tasks that wait in their stream have been due. Where that is not
+-- known any more (they waited for others or for people, or were interrupted) it
+-- is how long they have been in their state.
+SELECT t.id, t.delivery, greatest(extract(epoch FROM now() - CASE
+    WHEN t.state = 'retrying' THEN t.next_retry_at
+    WHEN t.delivery = 1 AND t.on_dependency_failure IS NULL AND NOT EXISTS (SELECT FROM approvals a WHERE a.task_id = t.id) THEN greatest(t.created_at, t.start_at)
+    ELSE t.updated_at END) * 1000, 0)::bigint AS ms
+FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+WHERE t.state IN ('queued', 'retrying') AND t.due_at IS NULL;
 
 -- name: ListEvents :many
 SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number FROM event_log e

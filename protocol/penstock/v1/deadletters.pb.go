@@ -821,8 +821,9 @@ func (x *ListDeadLettersRequest) GetFailedBefore() *timestamppb.Timestamp {
 }
 
 type ListDeadLettersResponse struct {
-	state       protoimpl.MessageState `protogen:"open.v1"`
-	DeadLetters []*DeadLetter          `protobuf:"bytes,1,rep,name=dead_letters,json=deadLetters,proto3" json:"dead_letters,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Dead letters without payloads and history, which GetDeadLetter returns.
+	DeadLetters []*DeadLetter `protobuf:"bytes,1,rep,name=dead_letters,json=deadLetters,proto3" json:"dead_letters,omitempty"`
 	// Empty on the last page. A page may have fewer dead letters than asked for, or
 	// none, and not be the last one: the rest is left to the next call.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -1054,7 +1055,7 @@ type DeadLetterGroup struct {
 	Count         int64                  `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	FirstFailedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=first_failed_at,json=firstFailedAt,proto3" json:"first_failed_at,omitempty"`
 	LastFailedAt  *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last_failed_at,json=lastFailedAt,proto3" json:"last_failed_at,omitempty"`
-	// The newest one.
+	// The newest one, without payloads and history.
 	Sample        *DeadLetter `protobuf:"bytes,5,opt,name=sample,proto3" json:"sample,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2926,9 +2927,9 @@ const file_penstock_v1_deadletters_proto_rawDesc = "" +
 	"\x06status\x18\b \x01(\tR\x06status\x12=\n" +
 	"\ffailed_after\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vfailedAfter\x12?\n" +
 	"\rfailed_before\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\ffailedBefore\"\xc0\x01\n" +
-	"\x17ListDeadLettersResponse\x12:\n" +
-	"\fdead_letters\x18\x01 \x03(\v2\x17.penstock.v1.DeadLetterR\vdeadLetters\x12&\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\ffailedBefore\"\x85\x02\n" +
+	"\x17ListDeadLettersResponse\x12\x7f\n" +
+	"\fdead_letters\x18\x01 \x03(\v2\x17.penstock.v1.DeadLetterBC\x8a\xe1\x18\apayload\x8a\xe1\x18\x03raw\x8a\xe1\x18\x0eedited_payload\x8a\xe1\x18\x06errors\x8a\xe1\x18\brequeues\x8a\xe1\x18\x05editsR\vdeadLetters\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12A\n" +
 	"\x0esearched_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\rsearchedUntil\"\xe5\x02\n" +
 	"\x17GroupDeadLettersRequest\x12\x19\n" +
@@ -2945,13 +2946,13 @@ const file_penstock_v1_deadletters_proto_rawDesc = "" +
 	"\x05limit\x18\n" +
 	" \x01(\x05R\x05limit\"P\n" +
 	"\x18GroupDeadLettersResponse\x124\n" +
-	"\x06groups\x18\x01 \x03(\v2\x1c.penstock.v1.DeadLetterGroupR\x06groups\"\xf0\x01\n" +
+	"\x06groups\x18\x01 \x03(\v2\x1c.penstock.v1.DeadLetterGroupR\x06groups\"\xb5\x02\n" +
 	"\x0fDeadLetterGroup\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x03R\x05count\x12B\n" +
 	"\x0ffirst_failed_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\rfirstFailedAt\x12@\n" +
-	"\x0elast_failed_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\flastFailedAt\x12/\n" +
-	"\x06sample\x18\x05 \x01(\v2\x17.penstock.v1.DeadLetterR\x06sample\"-\n" +
+	"\x0elast_failed_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\flastFailedAt\x12t\n" +
+	"\x06sample\x18\x05 \x01(\v2\x17.penstock.v1.DeadLetterBC\x8a\xe1\x18\apayload\x8a\xe1\x18\x03raw\x8a\xe1\x18\x0eedited_payload\x8a\xe1\x18\x06errors\x8a\xe1\x18\brequeues\x8a\xe1\x18\x05editsR\x06sample\"-\n" +
 	"\x14GetDeadLetterRequest\x12\x15\n" +
 	"\x06dlq_id\x18\x01 \x01(\tR\x05dlqId\"Q\n" +
 	"\x15GetDeadLetterResponse\x128\n" +

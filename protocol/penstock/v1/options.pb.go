@@ -219,6 +219,14 @@ var file_penstock_v1_options_proto_extTypes = []protoimpl.ExtensionInfo{
 		Filename:      "penstock/v1/options.proto",
 	},
 	{
+		ExtendedType:  (*descriptorpb.FieldOptions)(nil),
+		ExtensionType: ([]string)(nil),
+		Field:         50705,
+		Name:          "penstock.v1.without",
+		Tag:           "bytes,50705,rep,name=without",
+		Filename:      "penstock/v1/options.proto",
+	},
+	{
 		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
 		ExtensionType: (*Roles)(nil),
 		Field:         50702,
@@ -249,6 +257,11 @@ var (
 	//
 	// optional bool content = 50704;
 	E_Content = &file_penstock_v1_options_proto_extTypes[1]
+	// Fields that the messages in this field do not carry. In JSON they are absent
+	// rather than null or empty, which would be somebody's value.
+	//
+	// repeated string without = 50705;
+	E_Without = &file_penstock_v1_options_proto_extTypes[2]
 )
 
 // Extension fields to descriptorpb.MethodOptions.
@@ -256,12 +269,12 @@ var (
 	// Who may call the method. Without it nobody may.
 	//
 	// optional penstock.v1.Roles roles = 50702;
-	E_Roles = &file_penstock_v1_options_proto_extTypes[2]
+	E_Roles = &file_penstock_v1_options_proto_extTypes[3]
 	// How the method keeps to the tenants that its caller is bound to. Without it
 	// the server does not start.
 	//
 	// optional penstock.v1.Tenancy tenancy = 50703;
-	E_Tenancy = &file_penstock_v1_options_proto_extTypes[3]
+	E_Tenancy = &file_penstock_v1_options_proto_extTypes[4]
 )
 
 var File_penstock_v1_options_proto protoreflect.FileDescriptor
@@ -287,7 +300,8 @@ const file_penstock_v1_options_proto_rawDesc = "" +
 	"\rTENANCY_EVERY\x10\x02\x12\x10\n" +
 	"\fTENANCY_NONE\x10\x03::\n" +
 	"\braw_json\x12\x1d.google.protobuf.FieldOptions\x18\x8d\x8c\x03 \x01(\bR\arawJson:9\n" +
-	"\acontent\x12\x1d.google.protobuf.FieldOptions\x18\x90\x8c\x03 \x01(\bR\acontent:J\n" +
+	"\acontent\x12\x1d.google.protobuf.FieldOptions\x18\x90\x8c\x03 \x01(\bR\acontent:9\n" +
+	"\awithout\x12\x1d.google.protobuf.FieldOptions\x18\x91\x8c\x03 \x03(\tR\awithout:J\n" +
 	"\x05roles\x12\x1e.google.protobuf.MethodOptions\x18\x8e\x8c\x03 \x01(\v2\x12.penstock.v1.RolesR\x05roles:P\n" +
 	"\atenancy\x12\x1e.google.protobuf.MethodOptions\x18\x8f\x8c\x03 \x01(\x0e2\x14.penstock.v1.TenancyR\atenancyBBZ@github.com/penstock-dev/penstock/protocol/penstock/v1;penstockv1b\x06proto3"
 
@@ -316,14 +330,15 @@ var file_penstock_v1_options_proto_depIdxs = []int32{
 	0, // 0: penstock.v1.Roles.any_of:type_name -> penstock.v1.Role
 	3, // 1: penstock.v1.raw_json:extendee -> google.protobuf.FieldOptions
 	3, // 2: penstock.v1.content:extendee -> google.protobuf.FieldOptions
-	4, // 3: penstock.v1.roles:extendee -> google.protobuf.MethodOptions
-	4, // 4: penstock.v1.tenancy:extendee -> google.protobuf.MethodOptions
-	2, // 5: penstock.v1.roles:type_name -> penstock.v1.Roles
-	1, // 6: penstock.v1.tenancy:type_name -> penstock.v1.Tenancy
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	5, // [5:7] is the sub-list for extension type_name
-	1, // [1:5] is the sub-list for extension extendee
+	3, // 3: penstock.v1.without:extendee -> google.protobuf.FieldOptions
+	4, // 4: penstock.v1.roles:extendee -> google.protobuf.MethodOptions
+	4, // 5: penstock.v1.tenancy:extendee -> google.protobuf.MethodOptions
+	2, // 6: penstock.v1.roles:type_name -> penstock.v1.Roles
+	1, // 7: penstock.v1.tenancy:type_name -> penstock.v1.Tenancy
+	8, // [8:8] is the sub-list for method output_type
+	8, // [8:8] is the sub-list for method input_type
+	6, // [6:8] is the sub-list for extension type_name
+	1, // [1:6] is the sub-list for extension extendee
 	0, // [0:1] is the sub-list for field type_name
 }
 
@@ -339,7 +354,7 @@ func file_penstock_v1_options_proto_init() {
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_v1_options_proto_rawDesc), len(file_penstock_v1_options_proto_rawDesc)),
 			NumEnums:      2,
 			NumMessages:   1,
-			NumExtensions: 4,
+			NumExtensions: 5,
 			NumServices:   0,
 		},
 		GoTypes:           file_penstock_v1_options_proto_goTypes,

@@ -1208,10 +1208,11 @@ func (x *GetTaskResponse) GetTask() *Task {
 }
 
 type ListTasksRequest struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Queue  string                 `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
-	Type   string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose tasks. Empty: everybody's.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Queue  string `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
+	Type   string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
 	// Any of these states; empty: all.
 	States []string `protobuf:"bytes,4,rep,name=states,proto3" json:"states,omitempty"`
 	// 1 to 1,000; 0: 100.
@@ -1359,7 +1360,7 @@ func (x *ListTasksRequest) GetMaxDurationMs() int64 {
 
 type ListTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tasks without payload and result.
+	// Tasks without payload, result and progress, which GetTask returns.
 	Tasks []*Task `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
 	// Empty on the last page. A page may have fewer tasks than asked for, or none,
 	// and not be the last one: the rest is left to the next call.
@@ -2146,8 +2147,9 @@ func (x *StateCount) GetCount() int64 {
 }
 
 type GetQueueRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Queue         string                 `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: "default".
+	Queue         string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2189,6 +2191,114 @@ func (x *GetQueueRequest) GetQueue() string {
 	return ""
 }
 
+type ListQueuesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 200; 0: 100.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListQueuesRequest) Reset() {
+	*x = ListQueuesRequest{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListQueuesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListQueuesRequest) ProtoMessage() {}
+
+func (x *ListQueuesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListQueuesRequest.ProtoReflect.Descriptor instead.
+func (*ListQueuesRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ListQueuesRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListQueuesRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type ListQueuesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Each as GetQueue returns it.
+	Queues []*GetQueueResponse `protobuf:"bytes,1,rep,name=queues,proto3" json:"queues,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListQueuesResponse) Reset() {
+	*x = ListQueuesResponse{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListQueuesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListQueuesResponse) ProtoMessage() {}
+
+func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListQueuesResponse.ProtoReflect.Descriptor instead.
+func (*ListQueuesResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ListQueuesResponse) GetQueues() []*GetQueueResponse {
+	if x != nil {
+		return x.Queues
+	}
+	return nil
+}
+
+func (x *ListQueuesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
 type GetQueueResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Queue  string                 `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
@@ -2199,17 +2309,27 @@ type GetQueueResponse struct {
 	Pending int64 `protobuf:"varint,4,opt,name=pending,proto3" json:"pending,omitempty"`
 	// Entries in the stream, acknowledged ones that are not trimmed included.
 	Length int64 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
-	// Due tasks that wait in Postgres for room in the stream.
+	// Due tasks that wait in Postgres for room in the stream; at most 10,000 are
+	// counted.
 	Backlog int64 `protobuf:"varint,6,opt,name=backlog,proto3" json:"backlog,omitempty"`
-	// Tasks that are not due yet.
-	Scheduled     int64 `protobuf:"varint,7,opt,name=scheduled,proto3" json:"scheduled,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Tasks that are not due yet; at most 10,000 are counted.
+	Scheduled int64 `protobuf:"varint,7,opt,name=scheduled,proto3" json:"scheduled,omitempty"`
+	// Live tasks by state, up to 2 s old. Of each state the 5,000 oldest tasks of
+	// the deployment are looked at.
+	States []*StateCount `protobuf:"bytes,8,rep,name=states,proto3" json:"states,omitempty"`
+	// Counting stopped at one of these bounds: there are at least so many.
+	AtLeast bool `protobuf:"varint,9,opt,name=at_least,json=atLeast,proto3" json:"at_least,omitempty"`
+	// For how long the one that has waited longest for a worker has been due, in
+	// milliseconds; 0: none waits.
+	OldestWaitingMs int64       `protobuf:"varint,10,opt,name=oldest_waiting_ms,json=oldestWaitingMs,proto3" json:"oldest_waiting_ms,omitempty"`
+	Rates           *QueueRates `protobuf:"bytes,11,opt,name=rates,proto3" json:"rates,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *GetQueueResponse) Reset() {
 	*x = GetQueueResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[24]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2221,7 +2341,7 @@ func (x *GetQueueResponse) String() string {
 func (*GetQueueResponse) ProtoMessage() {}
 
 func (x *GetQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[24]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2234,7 +2354,7 @@ func (x *GetQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueResponse.ProtoReflect.Descriptor instead.
 func (*GetQueueResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{24}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetQueueResponse) GetQueue() string {
@@ -2286,6 +2406,114 @@ func (x *GetQueueResponse) GetScheduled() int64 {
 	return 0
 }
 
+func (x *GetQueueResponse) GetStates() []*StateCount {
+	if x != nil {
+		return x.States
+	}
+	return nil
+}
+
+func (x *GetQueueResponse) GetAtLeast() bool {
+	if x != nil {
+		return x.AtLeast
+	}
+	return false
+}
+
+func (x *GetQueueResponse) GetOldestWaitingMs() int64 {
+	if x != nil {
+		return x.OldestWaitingMs
+	}
+	return 0
+}
+
+func (x *GetQueueResponse) GetRates() *QueueRates {
+	if x != nil {
+		return x.Rates
+	}
+	return nil
+}
+
+// QueueRates are tasks a second, within the last minute or what of it the latest
+// 20,000 tasks, or 20,000 events, of the deployment cover. Up to 2 s old.
+type QueueRates struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Enqueued  float64                `protobuf:"fixed64,1,opt,name=enqueued,proto3" json:"enqueued,omitempty"`
+	Succeeded float64                `protobuf:"fixed64,2,opt,name=succeeded,proto3" json:"succeeded,omitempty"`
+	// Failed for good.
+	Failed    float64 `protobuf:"fixed64,3,opt,name=failed,proto3" json:"failed,omitempty"`
+	Cancelled float64 `protobuf:"fixed64,4,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
+	// What the rates are about, in milliseconds.
+	WindowMs      int64 `protobuf:"varint,5,opt,name=window_ms,json=windowMs,proto3" json:"window_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueueRates) Reset() {
+	*x = QueueRates{}
+	mi := &file_penstock_v1_tasks_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueRates) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueRates) ProtoMessage() {}
+
+func (x *QueueRates) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_v1_tasks_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueRates.ProtoReflect.Descriptor instead.
+func (*QueueRates) Descriptor() ([]byte, []int) {
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *QueueRates) GetEnqueued() float64 {
+	if x != nil {
+		return x.Enqueued
+	}
+	return 0
+}
+
+func (x *QueueRates) GetSucceeded() float64 {
+	if x != nil {
+		return x.Succeeded
+	}
+	return 0
+}
+
+func (x *QueueRates) GetFailed() float64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *QueueRates) GetCancelled() float64 {
+	if x != nil {
+		return x.Cancelled
+	}
+	return 0
+}
+
+func (x *QueueRates) GetWindowMs() int64 {
+	if x != nil {
+		return x.WindowMs
+	}
+	return 0
+}
+
 type WaitTaskRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	TaskId string                 `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
@@ -2298,7 +2526,7 @@ type WaitTaskRequest struct {
 
 func (x *WaitTaskRequest) Reset() {
 	*x = WaitTaskRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[25]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2310,7 +2538,7 @@ func (x *WaitTaskRequest) String() string {
 func (*WaitTaskRequest) ProtoMessage() {}
 
 func (x *WaitTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[25]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2323,7 +2551,7 @@ func (x *WaitTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitTaskRequest.ProtoReflect.Descriptor instead.
 func (*WaitTaskRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{25}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WaitTaskRequest) GetTaskId() string {
@@ -2358,7 +2586,7 @@ type WaitTaskResponse struct {
 
 func (x *WaitTaskResponse) Reset() {
 	*x = WaitTaskResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[26]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2370,7 +2598,7 @@ func (x *WaitTaskResponse) String() string {
 func (*WaitTaskResponse) ProtoMessage() {}
 
 func (x *WaitTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[26]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2383,7 +2611,7 @@ func (x *WaitTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitTaskResponse.ProtoReflect.Descriptor instead.
 func (*WaitTaskResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{26}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WaitTaskResponse) GetDone() bool {
@@ -2442,7 +2670,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[27]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2454,7 +2682,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[27]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2467,7 +2695,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{27}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Event) GetEventId() string {
@@ -2651,7 +2879,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[28]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2663,7 +2891,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[28]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2676,7 +2904,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{28}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListEventsRequest) GetTaskId() string {
@@ -2740,7 +2968,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[29]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2752,7 +2980,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[29]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2765,7 +2993,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{29}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -2809,7 +3037,7 @@ type SearchEventsRequest struct {
 
 func (x *SearchEventsRequest) Reset() {
 	*x = SearchEventsRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[30]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2821,7 +3049,7 @@ func (x *SearchEventsRequest) String() string {
 func (*SearchEventsRequest) ProtoMessage() {}
 
 func (x *SearchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[30]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2834,7 +3062,7 @@ func (x *SearchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchEventsRequest.ProtoReflect.Descriptor instead.
 func (*SearchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{30}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SearchEventsRequest) GetWorkflowId() string {
@@ -2916,7 +3144,7 @@ type SearchEventsResponse struct {
 
 func (x *SearchEventsResponse) Reset() {
 	*x = SearchEventsResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[31]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2928,7 +3156,7 @@ func (x *SearchEventsResponse) String() string {
 func (*SearchEventsResponse) ProtoMessage() {}
 
 func (x *SearchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[31]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2941,7 +3169,7 @@ func (x *SearchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchEventsResponse.ProtoReflect.Descriptor instead.
 func (*SearchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{31}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SearchEventsResponse) GetEvents() []*Event {
@@ -2975,7 +3203,7 @@ type ListStateEventsRequest struct {
 
 func (x *ListStateEventsRequest) Reset() {
 	*x = ListStateEventsRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[32]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2987,7 +3215,7 @@ func (x *ListStateEventsRequest) String() string {
 func (*ListStateEventsRequest) ProtoMessage() {}
 
 func (x *ListStateEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[32]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3000,7 +3228,7 @@ func (x *ListStateEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStateEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListStateEventsRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{32}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListStateEventsRequest) GetTaskId() string {
@@ -3026,7 +3254,7 @@ type ListStateEventsResponse struct {
 
 func (x *ListStateEventsResponse) Reset() {
 	*x = ListStateEventsResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[33]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3038,7 +3266,7 @@ func (x *ListStateEventsResponse) String() string {
 func (*ListStateEventsResponse) ProtoMessage() {}
 
 func (x *ListStateEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[33]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3051,7 +3279,7 @@ func (x *ListStateEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStateEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListStateEventsResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{33}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListStateEventsResponse) GetEvents() []*StateEvent {
@@ -3076,7 +3304,7 @@ type StateEvent struct {
 
 func (x *StateEvent) Reset() {
 	*x = StateEvent{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[34]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3088,7 +3316,7 @@ func (x *StateEvent) String() string {
 func (*StateEvent) ProtoMessage() {}
 
 func (x *StateEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[34]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3101,7 +3329,7 @@ func (x *StateEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateEvent.ProtoReflect.Descriptor instead.
 func (*StateEvent) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{34}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StateEvent) GetType() string {
@@ -3158,7 +3386,7 @@ type StateChange struct {
 
 func (x *StateChange) Reset() {
 	*x = StateChange{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[35]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3170,7 +3398,7 @@ func (x *StateChange) String() string {
 func (*StateChange) ProtoMessage() {}
 
 func (x *StateChange) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[35]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3183,7 +3411,7 @@ func (x *StateChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateChange.ProtoReflect.Descriptor instead.
 func (*StateChange) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{35}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *StateChange) GetTaskId() string {
@@ -3254,7 +3482,7 @@ type GetWorkflowRequest struct {
 
 func (x *GetWorkflowRequest) Reset() {
 	*x = GetWorkflowRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[36]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3266,7 +3494,7 @@ func (x *GetWorkflowRequest) String() string {
 func (*GetWorkflowRequest) ProtoMessage() {}
 
 func (x *GetWorkflowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[36]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3279,7 +3507,7 @@ func (x *GetWorkflowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkflowRequest.ProtoReflect.Descriptor instead.
 func (*GetWorkflowRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{36}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GetWorkflowRequest) GetWorkflowId() string {
@@ -3313,7 +3541,7 @@ type GetWorkflowResponse struct {
 
 func (x *GetWorkflowResponse) Reset() {
 	*x = GetWorkflowResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[37]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3325,7 +3553,7 @@ func (x *GetWorkflowResponse) String() string {
 func (*GetWorkflowResponse) ProtoMessage() {}
 
 func (x *GetWorkflowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[37]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3338,7 +3566,7 @@ func (x *GetWorkflowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetWorkflowResponse.ProtoReflect.Descriptor instead.
 func (*GetWorkflowResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{37}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GetWorkflowResponse) GetWorkflowId() string {
@@ -3403,7 +3631,7 @@ type RetryContext struct {
 
 func (x *RetryContext) Reset() {
 	*x = RetryContext{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[38]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3415,7 +3643,7 @@ func (x *RetryContext) String() string {
 func (*RetryContext) ProtoMessage() {}
 
 func (x *RetryContext) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[38]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3428,7 +3656,7 @@ func (x *RetryContext) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryContext.ProtoReflect.Descriptor instead.
 func (*RetryContext) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{38}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RetryContext) GetCurrentAttempt() int32 {
@@ -3463,7 +3691,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[39]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3475,7 +3703,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[39]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3488,7 +3716,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{39}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WatchEventsRequest) GetPosition() string {
@@ -3532,7 +3760,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[40]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3544,7 +3772,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[40]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3557,7 +3785,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{40}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WatchEventsResponse) GetEvents() []*Event {
@@ -3587,7 +3815,7 @@ type CancelTaskRequest struct {
 
 func (x *CancelTaskRequest) Reset() {
 	*x = CancelTaskRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[41]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3599,7 +3827,7 @@ func (x *CancelTaskRequest) String() string {
 func (*CancelTaskRequest) ProtoMessage() {}
 
 func (x *CancelTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[41]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3612,7 +3840,7 @@ func (x *CancelTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTaskRequest.ProtoReflect.Descriptor instead.
 func (*CancelTaskRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{41}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *CancelTaskRequest) GetTaskId() string {
@@ -3647,7 +3875,7 @@ type CancelTaskResponse struct {
 
 func (x *CancelTaskResponse) Reset() {
 	*x = CancelTaskResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[42]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3659,7 +3887,7 @@ func (x *CancelTaskResponse) String() string {
 func (*CancelTaskResponse) ProtoMessage() {}
 
 func (x *CancelTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[42]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3672,7 +3900,7 @@ func (x *CancelTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTaskResponse.ProtoReflect.Descriptor instead.
 func (*CancelTaskResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{42}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CancelTaskResponse) GetTask() *Task {
@@ -3716,7 +3944,7 @@ type CancelTasksRequest struct {
 
 func (x *CancelTasksRequest) Reset() {
 	*x = CancelTasksRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[43]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3728,7 +3956,7 @@ func (x *CancelTasksRequest) String() string {
 func (*CancelTasksRequest) ProtoMessage() {}
 
 func (x *CancelTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[43]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3741,7 +3969,7 @@ func (x *CancelTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTasksRequest.ProtoReflect.Descriptor instead.
 func (*CancelTasksRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{43}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CancelTasksRequest) GetTenant() string {
@@ -3826,7 +4054,7 @@ type CancelTasksResponse struct {
 
 func (x *CancelTasksResponse) Reset() {
 	*x = CancelTasksResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[44]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3838,7 +4066,7 @@ func (x *CancelTasksResponse) String() string {
 func (*CancelTasksResponse) ProtoMessage() {}
 
 func (x *CancelTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[44]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3851,7 +4079,7 @@ func (x *CancelTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTasksResponse.ProtoReflect.Descriptor instead.
 func (*CancelTasksResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{44}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CancelTasksResponse) GetCancelled() int32 {
@@ -3885,7 +4113,7 @@ type RescheduleTaskRequest struct {
 
 func (x *RescheduleTaskRequest) Reset() {
 	*x = RescheduleTaskRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[45]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3897,7 +4125,7 @@ func (x *RescheduleTaskRequest) String() string {
 func (*RescheduleTaskRequest) ProtoMessage() {}
 
 func (x *RescheduleTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[45]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3910,7 +4138,7 @@ func (x *RescheduleTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RescheduleTaskRequest.ProtoReflect.Descriptor instead.
 func (*RescheduleTaskRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{45}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *RescheduleTaskRequest) GetTaskId() string {
@@ -3964,7 +4192,7 @@ type RescheduleTaskResponse struct {
 
 func (x *RescheduleTaskResponse) Reset() {
 	*x = RescheduleTaskResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[46]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3976,7 +4204,7 @@ func (x *RescheduleTaskResponse) String() string {
 func (*RescheduleTaskResponse) ProtoMessage() {}
 
 func (x *RescheduleTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[46]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3989,7 +4217,7 @@ func (x *RescheduleTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RescheduleTaskResponse.ProtoReflect.Descriptor instead.
 func (*RescheduleTaskResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{46}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *RescheduleTaskResponse) GetTask() *Task {
@@ -4007,7 +4235,7 @@ type GetDeploymentRequest struct {
 
 func (x *GetDeploymentRequest) Reset() {
 	*x = GetDeploymentRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[47]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4019,7 +4247,7 @@ func (x *GetDeploymentRequest) String() string {
 func (*GetDeploymentRequest) ProtoMessage() {}
 
 func (x *GetDeploymentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[47]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4032,7 +4260,7 @@ func (x *GetDeploymentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDeploymentRequest.ProtoReflect.Descriptor instead.
 func (*GetDeploymentRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{47}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{50}
 }
 
 type GetDeploymentResponse struct {
@@ -4050,7 +4278,7 @@ type GetDeploymentResponse struct {
 
 func (x *GetDeploymentResponse) Reset() {
 	*x = GetDeploymentResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[48]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4062,7 +4290,7 @@ func (x *GetDeploymentResponse) String() string {
 func (*GetDeploymentResponse) ProtoMessage() {}
 
 func (x *GetDeploymentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[48]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4075,7 +4303,7 @@ func (x *GetDeploymentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDeploymentResponse.ProtoReflect.Descriptor instead.
 func (*GetDeploymentResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{48}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GetDeploymentResponse) GetDeploymentId() string {
@@ -4119,7 +4347,7 @@ type EraseTaskRequest struct {
 
 func (x *EraseTaskRequest) Reset() {
 	*x = EraseTaskRequest{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[49]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4131,7 +4359,7 @@ func (x *EraseTaskRequest) String() string {
 func (*EraseTaskRequest) ProtoMessage() {}
 
 func (x *EraseTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[49]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4144,7 +4372,7 @@ func (x *EraseTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EraseTaskRequest.ProtoReflect.Descriptor instead.
 func (*EraseTaskRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{49}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *EraseTaskRequest) GetTaskId() string {
@@ -4182,7 +4410,7 @@ type EraseTaskResponse struct {
 
 func (x *EraseTaskResponse) Reset() {
 	*x = EraseTaskResponse{}
-	mi := &file_penstock_v1_tasks_proto_msgTypes[50]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4194,7 +4422,7 @@ func (x *EraseTaskResponse) String() string {
 func (*EraseTaskResponse) ProtoMessage() {}
 
 func (x *EraseTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_v1_tasks_proto_msgTypes[50]
+	mi := &file_penstock_v1_tasks_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4207,7 +4435,7 @@ func (x *EraseTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EraseTaskResponse.ProtoReflect.Descriptor instead.
 func (*EraseTaskResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{50}
+	return file_penstock_v1_tasks_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *EraseTaskResponse) GetTask() *Task {
@@ -4375,9 +4603,9 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	" \x01(\tR\terrorCode\x12\x14\n" +
 	"\x05error\x18\v \x01(\tR\x05error\x12&\n" +
 	"\x0fmin_duration_ms\x18\f \x01(\x03R\rminDurationMs\x12&\n" +
-	"\x0fmax_duration_ms\x18\r \x01(\x03R\rmaxDurationMs\"\xa7\x01\n" +
-	"\x11ListTasksResponse\x12'\n" +
-	"\x05tasks\x18\x01 \x03(\v2\x11.penstock.v1.TaskR\x05tasks\x12&\n" +
+	"\x0fmax_duration_ms\x18\r \x01(\x03R\rmaxDurationMs\"\xca\x01\n" +
+	"\x11ListTasksResponse\x12J\n" +
+	"\x05tasks\x18\x01 \x03(\v2\x11.penstock.v1.TaskB!\x8a\xe1\x18\apayload\x8a\xe1\x18\x06result\x8a\xe1\x18\bprogressR\x05tasks\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12A\n" +
 	"\x0esearched_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\rsearchedUntil\"\x86\x01\n" +
 	"\x17ListDependenciesRequest\x12\x17\n" +
@@ -4443,7 +4671,14 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\x05state\x18\x01 \x01(\tR\x05state\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x03R\x05count\"'\n" +
 	"\x0fGetQueueRequest\x12\x14\n" +
-	"\x05queue\x18\x01 \x01(\tR\x05queue\"\xcc\x01\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\"O\n" +
+	"\x11ListQueuesRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"s\n" +
+	"\x12ListQueuesResponse\x125\n" +
+	"\x06queues\x18\x01 \x03(\v2\x1d.penstock.v1.GetQueueResponseR\x06queues\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xf3\x02\n" +
 	"\x10GetQueueResponse\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x16\n" +
 	"\x06stream\x18\x02 \x01(\tR\x06stream\x12 \n" +
@@ -4451,7 +4686,19 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\apending\x18\x04 \x01(\x03R\apending\x12\x16\n" +
 	"\x06length\x18\x05 \x01(\x03R\x06length\x12\x18\n" +
 	"\abacklog\x18\x06 \x01(\x03R\abacklog\x12\x1c\n" +
-	"\tscheduled\x18\a \x01(\x03R\tscheduled\"a\n" +
+	"\tscheduled\x18\a \x01(\x03R\tscheduled\x12/\n" +
+	"\x06states\x18\b \x03(\v2\x17.penstock.v1.StateCountR\x06states\x12\x19\n" +
+	"\bat_least\x18\t \x01(\bR\aatLeast\x12*\n" +
+	"\x11oldest_waiting_ms\x18\n" +
+	" \x01(\x03R\x0foldestWaitingMs\x12-\n" +
+	"\x05rates\x18\v \x01(\v2\x17.penstock.v1.QueueRatesR\x05rates\"\x99\x01\n" +
+	"\n" +
+	"QueueRates\x12\x1a\n" +
+	"\benqueued\x18\x01 \x01(\x01R\benqueued\x12\x1c\n" +
+	"\tsucceeded\x18\x02 \x01(\x01R\tsucceeded\x12\x16\n" +
+	"\x06failed\x18\x03 \x01(\x01R\x06failed\x12\x1c\n" +
+	"\tcancelled\x18\x04 \x01(\x01R\tcancelled\x12\x1b\n" +
+	"\twindow_ms\x18\x05 \x01(\x03R\bwindowMs\"a\n" +
 	"\x0fWaitTaskRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1d\n" +
@@ -4613,7 +4860,7 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"\x11EraseTaskResponse\x12%\n" +
 	"\x04task\x18\x01 \x01(\v2\x11.penstock.v1.TaskR\x04task\x12%\n" +
 	"\x0ealready_erased\x18\x02 \x01(\bR\ralreadyErased\x12*\n" +
-	"\x11requeued_task_ids\x18\x03 \x03(\tR\x0frequeuedTaskIds2\xc7\x13\n" +
+	"\x11requeued_task_ids\x18\x03 \x03(\tR\x0frequeuedTaskIds2\xbf\x14\n" +
 	"\vTaskService\x12j\n" +
 	"\aEnqueue\x12\x1b.penstock.v1.EnqueueRequest\x1a\x1c.penstock.v1.EnqueueResponse\"$\xf2\xe0\x18\x04\n" +
 	"\x02\x01\x03\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x12:\x01*\"\r/api/v1/tasks\x12\x7f\n" +
@@ -4627,7 +4874,10 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	"CountTasks\x12\x1e.penstock.v1.CountTasksRequest\x1a\x1f.penstock.v1.CountTasksResponse\",\xf2\xe0\x18\x06\n" +
 	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x15\x12\x13/api/v1/task-counts\x90\x02\x01\x12x\n" +
 	"\bGetQueue\x12\x1c.penstock.v1.GetQueueRequest\x1a\x1d.penstock.v1.GetQueueResponse\"/\xf2\xe0\x18\x06\n" +
-	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x02\x82\xd3\xe4\x93\x02\x18\x12\x16/api/v1/queues/{queue}\x90\x02\x01\x12~\n" +
+	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x02\x82\xd3\xe4\x93\x02\x18\x12\x16/api/v1/queues/{queue}\x90\x02\x01\x12v\n" +
+	"\n" +
+	"ListQueues\x12\x1e.penstock.v1.ListQueuesRequest\x1a\x1f.penstock.v1.ListQueuesResponse\"'\xf2\xe0\x18\x06\n" +
+	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x02\x82\xd3\xe4\x93\x02\x10\x12\x0e/api/v1/queues\x90\x02\x01\x12~\n" +
 	"\bWaitTask\x12\x1c.penstock.v1.WaitTaskRequest\x1a\x1d.penstock.v1.WaitTaskResponse\"5\xf2\xe0\x18\x06\n" +
 	"\x04\x05\x03\x04\x01\xf8\xe0\x18\x01\x82\xd3\xe4\x93\x02\x1e\x12\x1c/api/v1/tasks/{task_id}/wait\x90\x02\x01\x12\x86\x01\n" +
 	"\n" +
@@ -4669,7 +4919,7 @@ func file_penstock_v1_tasks_proto_rawDescGZIP() []byte {
 	return file_penstock_v1_tasks_proto_rawDescData
 }
 
-var file_penstock_v1_tasks_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_penstock_v1_tasks_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_penstock_v1_tasks_proto_goTypes = []any{
 	(*EnqueueRequest)(nil),           // 0: penstock.v1.EnqueueRequest
 	(*Dependency)(nil),               // 1: penstock.v1.Dependency
@@ -4695,138 +4945,146 @@ var file_penstock_v1_tasks_proto_goTypes = []any{
 	(*CountTasksResponse)(nil),       // 21: penstock.v1.CountTasksResponse
 	(*StateCount)(nil),               // 22: penstock.v1.StateCount
 	(*GetQueueRequest)(nil),          // 23: penstock.v1.GetQueueRequest
-	(*GetQueueResponse)(nil),         // 24: penstock.v1.GetQueueResponse
-	(*WaitTaskRequest)(nil),          // 25: penstock.v1.WaitTaskRequest
-	(*WaitTaskResponse)(nil),         // 26: penstock.v1.WaitTaskResponse
-	(*Event)(nil),                    // 27: penstock.v1.Event
-	(*ListEventsRequest)(nil),        // 28: penstock.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),       // 29: penstock.v1.ListEventsResponse
-	(*SearchEventsRequest)(nil),      // 30: penstock.v1.SearchEventsRequest
-	(*SearchEventsResponse)(nil),     // 31: penstock.v1.SearchEventsResponse
-	(*ListStateEventsRequest)(nil),   // 32: penstock.v1.ListStateEventsRequest
-	(*ListStateEventsResponse)(nil),  // 33: penstock.v1.ListStateEventsResponse
-	(*StateEvent)(nil),               // 34: penstock.v1.StateEvent
-	(*StateChange)(nil),              // 35: penstock.v1.StateChange
-	(*GetWorkflowRequest)(nil),       // 36: penstock.v1.GetWorkflowRequest
-	(*GetWorkflowResponse)(nil),      // 37: penstock.v1.GetWorkflowResponse
-	(*RetryContext)(nil),             // 38: penstock.v1.RetryContext
-	(*WatchEventsRequest)(nil),       // 39: penstock.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),      // 40: penstock.v1.WatchEventsResponse
-	(*CancelTaskRequest)(nil),        // 41: penstock.v1.CancelTaskRequest
-	(*CancelTaskResponse)(nil),       // 42: penstock.v1.CancelTaskResponse
-	(*CancelTasksRequest)(nil),       // 43: penstock.v1.CancelTasksRequest
-	(*CancelTasksResponse)(nil),      // 44: penstock.v1.CancelTasksResponse
-	(*RescheduleTaskRequest)(nil),    // 45: penstock.v1.RescheduleTaskRequest
-	(*RescheduleTaskResponse)(nil),   // 46: penstock.v1.RescheduleTaskResponse
-	(*GetDeploymentRequest)(nil),     // 47: penstock.v1.GetDeploymentRequest
-	(*GetDeploymentResponse)(nil),    // 48: penstock.v1.GetDeploymentResponse
-	(*EraseTaskRequest)(nil),         // 49: penstock.v1.EraseTaskRequest
-	(*EraseTaskResponse)(nil),        // 50: penstock.v1.EraseTaskResponse
-	(*timestamppb.Timestamp)(nil),    // 51: google.protobuf.Timestamp
-	(*wrapperspb.StringValue)(nil),   // 52: google.protobuf.StringValue
-	(*wrapperspb.Int64Value)(nil),    // 53: google.protobuf.Int64Value
+	(*ListQueuesRequest)(nil),        // 24: penstock.v1.ListQueuesRequest
+	(*ListQueuesResponse)(nil),       // 25: penstock.v1.ListQueuesResponse
+	(*GetQueueResponse)(nil),         // 26: penstock.v1.GetQueueResponse
+	(*QueueRates)(nil),               // 27: penstock.v1.QueueRates
+	(*WaitTaskRequest)(nil),          // 28: penstock.v1.WaitTaskRequest
+	(*WaitTaskResponse)(nil),         // 29: penstock.v1.WaitTaskResponse
+	(*Event)(nil),                    // 30: penstock.v1.Event
+	(*ListEventsRequest)(nil),        // 31: penstock.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),       // 32: penstock.v1.ListEventsResponse
+	(*SearchEventsRequest)(nil),      // 33: penstock.v1.SearchEventsRequest
+	(*SearchEventsResponse)(nil),     // 34: penstock.v1.SearchEventsResponse
+	(*ListStateEventsRequest)(nil),   // 35: penstock.v1.ListStateEventsRequest
+	(*ListStateEventsResponse)(nil),  // 36: penstock.v1.ListStateEventsResponse
+	(*StateEvent)(nil),               // 37: penstock.v1.StateEvent
+	(*StateChange)(nil),              // 38: penstock.v1.StateChange
+	(*GetWorkflowRequest)(nil),       // 39: penstock.v1.GetWorkflowRequest
+	(*GetWorkflowResponse)(nil),      // 40: penstock.v1.GetWorkflowResponse
+	(*RetryContext)(nil),             // 41: penstock.v1.RetryContext
+	(*WatchEventsRequest)(nil),       // 42: penstock.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),      // 43: penstock.v1.WatchEventsResponse
+	(*CancelTaskRequest)(nil),        // 44: penstock.v1.CancelTaskRequest
+	(*CancelTaskResponse)(nil),       // 45: penstock.v1.CancelTaskResponse
+	(*CancelTasksRequest)(nil),       // 46: penstock.v1.CancelTasksRequest
+	(*CancelTasksResponse)(nil),      // 47: penstock.v1.CancelTasksResponse
+	(*RescheduleTaskRequest)(nil),    // 48: penstock.v1.RescheduleTaskRequest
+	(*RescheduleTaskResponse)(nil),   // 49: penstock.v1.RescheduleTaskResponse
+	(*GetDeploymentRequest)(nil),     // 50: penstock.v1.GetDeploymentRequest
+	(*GetDeploymentResponse)(nil),    // 51: penstock.v1.GetDeploymentResponse
+	(*EraseTaskRequest)(nil),         // 52: penstock.v1.EraseTaskRequest
+	(*EraseTaskResponse)(nil),        // 53: penstock.v1.EraseTaskResponse
+	(*timestamppb.Timestamp)(nil),    // 54: google.protobuf.Timestamp
+	(*wrapperspb.StringValue)(nil),   // 55: google.protobuf.StringValue
+	(*wrapperspb.Int64Value)(nil),    // 56: google.protobuf.Int64Value
 }
 var file_penstock_v1_tasks_proto_depIdxs = []int32{
-	51, // 0: penstock.v1.EnqueueRequest.scheduled_at:type_name -> google.protobuf.Timestamp
+	54, // 0: penstock.v1.EnqueueRequest.scheduled_at:type_name -> google.protobuf.Timestamp
 	2,  // 1: penstock.v1.EnqueueRequest.retry_policy:type_name -> penstock.v1.RetryPolicy
-	51, // 2: penstock.v1.EnqueueRequest.expires_at:type_name -> google.protobuf.Timestamp
+	54, // 2: penstock.v1.EnqueueRequest.expires_at:type_name -> google.protobuf.Timestamp
 	1,  // 3: penstock.v1.EnqueueRequest.depends_on:type_name -> penstock.v1.Dependency
 	8,  // 4: penstock.v1.EnqueueResponse.task:type_name -> penstock.v1.Task
 	0,  // 5: penstock.v1.EnqueueBatchRequest.tasks:type_name -> penstock.v1.EnqueueRequest
 	6,  // 6: penstock.v1.EnqueueBatchResponse.results:type_name -> penstock.v1.EnqueueResult
 	8,  // 7: penstock.v1.EnqueueResult.task:type_name -> penstock.v1.Task
 	7,  // 8: penstock.v1.EnqueueResult.error:type_name -> penstock.v1.ErrorInfo
-	51, // 9: penstock.v1.Task.scheduled_at:type_name -> google.protobuf.Timestamp
-	52, // 10: penstock.v1.Task.last_error_code:type_name -> google.protobuf.StringValue
-	52, // 11: penstock.v1.Task.last_error_reason:type_name -> google.protobuf.StringValue
-	51, // 12: penstock.v1.Task.created_at:type_name -> google.protobuf.Timestamp
-	51, // 13: penstock.v1.Task.updated_at:type_name -> google.protobuf.Timestamp
-	51, // 14: penstock.v1.Task.started_at:type_name -> google.protobuf.Timestamp
-	51, // 15: penstock.v1.Task.finished_at:type_name -> google.protobuf.Timestamp
-	51, // 16: penstock.v1.Task.next_retry_at:type_name -> google.protobuf.Timestamp
+	54, // 9: penstock.v1.Task.scheduled_at:type_name -> google.protobuf.Timestamp
+	55, // 10: penstock.v1.Task.last_error_code:type_name -> google.protobuf.StringValue
+	55, // 11: penstock.v1.Task.last_error_reason:type_name -> google.protobuf.StringValue
+	54, // 12: penstock.v1.Task.created_at:type_name -> google.protobuf.Timestamp
+	54, // 13: penstock.v1.Task.updated_at:type_name -> google.protobuf.Timestamp
+	54, // 14: penstock.v1.Task.started_at:type_name -> google.protobuf.Timestamp
+	54, // 15: penstock.v1.Task.finished_at:type_name -> google.protobuf.Timestamp
+	54, // 16: penstock.v1.Task.next_retry_at:type_name -> google.protobuf.Timestamp
 	2,  // 17: penstock.v1.Task.retry_policy:type_name -> penstock.v1.RetryPolicy
-	51, // 18: penstock.v1.Task.expires_at:type_name -> google.protobuf.Timestamp
-	51, // 19: penstock.v1.Task.heartbeat_at:type_name -> google.protobuf.Timestamp
-	51, // 20: penstock.v1.Task.erased_at:type_name -> google.protobuf.Timestamp
-	51, // 21: penstock.v1.Task.type_unknown_since:type_name -> google.protobuf.Timestamp
+	54, // 18: penstock.v1.Task.expires_at:type_name -> google.protobuf.Timestamp
+	54, // 19: penstock.v1.Task.heartbeat_at:type_name -> google.protobuf.Timestamp
+	54, // 20: penstock.v1.Task.erased_at:type_name -> google.protobuf.Timestamp
+	54, // 21: penstock.v1.Task.type_unknown_since:type_name -> google.protobuf.Timestamp
 	8,  // 22: penstock.v1.GetTaskResponse.task:type_name -> penstock.v1.Task
-	51, // 23: penstock.v1.ListTasksRequest.created_after:type_name -> google.protobuf.Timestamp
-	51, // 24: penstock.v1.ListTasksRequest.created_before:type_name -> google.protobuf.Timestamp
+	54, // 23: penstock.v1.ListTasksRequest.created_after:type_name -> google.protobuf.Timestamp
+	54, // 24: penstock.v1.ListTasksRequest.created_before:type_name -> google.protobuf.Timestamp
 	8,  // 25: penstock.v1.ListTasksResponse.tasks:type_name -> penstock.v1.Task
-	51, // 26: penstock.v1.ListTasksResponse.searched_until:type_name -> google.protobuf.Timestamp
+	54, // 26: penstock.v1.ListTasksResponse.searched_until:type_name -> google.protobuf.Timestamp
 	15, // 27: penstock.v1.ListDependenciesResponse.dependencies:type_name -> penstock.v1.DependencyState
 	18, // 28: penstock.v1.GetTaskGraphResponse.tasks:type_name -> penstock.v1.GraphTask
 	19, // 29: penstock.v1.GetTaskGraphResponse.edges:type_name -> penstock.v1.GraphEdge
-	51, // 30: penstock.v1.GraphTask.created_at:type_name -> google.protobuf.Timestamp
-	51, // 31: penstock.v1.GraphTask.started_at:type_name -> google.protobuf.Timestamp
-	51, // 32: penstock.v1.GraphTask.finished_at:type_name -> google.protobuf.Timestamp
+	54, // 30: penstock.v1.GraphTask.created_at:type_name -> google.protobuf.Timestamp
+	54, // 31: penstock.v1.GraphTask.started_at:type_name -> google.protobuf.Timestamp
+	54, // 32: penstock.v1.GraphTask.finished_at:type_name -> google.protobuf.Timestamp
 	22, // 33: penstock.v1.CountTasksResponse.counts:type_name -> penstock.v1.StateCount
-	8,  // 34: penstock.v1.WaitTaskResponse.task:type_name -> penstock.v1.Task
-	51, // 35: penstock.v1.Event.next_retry_at:type_name -> google.protobuf.Timestamp
-	53, // 36: penstock.v1.Event.backoff_delay_ms:type_name -> google.protobuf.Int64Value
-	51, // 37: penstock.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
-	27, // 38: penstock.v1.ListEventsResponse.events:type_name -> penstock.v1.Event
-	51, // 39: penstock.v1.SearchEventsRequest.since:type_name -> google.protobuf.Timestamp
-	51, // 40: penstock.v1.SearchEventsRequest.until:type_name -> google.protobuf.Timestamp
-	27, // 41: penstock.v1.SearchEventsResponse.events:type_name -> penstock.v1.Event
-	51, // 42: penstock.v1.SearchEventsResponse.searched_until:type_name -> google.protobuf.Timestamp
-	34, // 43: penstock.v1.ListStateEventsResponse.events:type_name -> penstock.v1.StateEvent
-	35, // 44: penstock.v1.StateEvent.payload:type_name -> penstock.v1.StateChange
-	51, // 45: penstock.v1.StateChange.occurred_at:type_name -> google.protobuf.Timestamp
-	38, // 46: penstock.v1.GetWorkflowResponse.retry_context:type_name -> penstock.v1.RetryContext
-	51, // 47: penstock.v1.GetWorkflowResponse.created_at:type_name -> google.protobuf.Timestamp
-	51, // 48: penstock.v1.GetWorkflowResponse.updated_at:type_name -> google.protobuf.Timestamp
-	27, // 49: penstock.v1.WatchEventsResponse.events:type_name -> penstock.v1.Event
-	8,  // 50: penstock.v1.CancelTaskResponse.task:type_name -> penstock.v1.Task
-	51, // 51: penstock.v1.CancelTasksRequest.created_after:type_name -> google.protobuf.Timestamp
-	51, // 52: penstock.v1.CancelTasksRequest.created_before:type_name -> google.protobuf.Timestamp
-	51, // 53: penstock.v1.RescheduleTaskRequest.scheduled_at:type_name -> google.protobuf.Timestamp
-	8,  // 54: penstock.v1.RescheduleTaskResponse.task:type_name -> penstock.v1.Task
-	51, // 55: penstock.v1.GetDeploymentResponse.created_at:type_name -> google.protobuf.Timestamp
-	8,  // 56: penstock.v1.EraseTaskResponse.task:type_name -> penstock.v1.Task
-	0,  // 57: penstock.v1.TaskService.Enqueue:input_type -> penstock.v1.EnqueueRequest
-	4,  // 58: penstock.v1.TaskService.EnqueueBatch:input_type -> penstock.v1.EnqueueBatchRequest
-	9,  // 59: penstock.v1.TaskService.GetTask:input_type -> penstock.v1.GetTaskRequest
-	11, // 60: penstock.v1.TaskService.ListTasks:input_type -> penstock.v1.ListTasksRequest
-	20, // 61: penstock.v1.TaskService.CountTasks:input_type -> penstock.v1.CountTasksRequest
-	23, // 62: penstock.v1.TaskService.GetQueue:input_type -> penstock.v1.GetQueueRequest
-	25, // 63: penstock.v1.TaskService.WaitTask:input_type -> penstock.v1.WaitTaskRequest
-	28, // 64: penstock.v1.TaskService.ListEvents:input_type -> penstock.v1.ListEventsRequest
-	30, // 65: penstock.v1.TaskService.SearchEvents:input_type -> penstock.v1.SearchEventsRequest
-	32, // 66: penstock.v1.TaskService.ListStateEvents:input_type -> penstock.v1.ListStateEventsRequest
-	36, // 67: penstock.v1.TaskService.GetWorkflow:input_type -> penstock.v1.GetWorkflowRequest
-	39, // 68: penstock.v1.TaskService.WatchEvents:input_type -> penstock.v1.WatchEventsRequest
-	41, // 69: penstock.v1.TaskService.CancelTask:input_type -> penstock.v1.CancelTaskRequest
-	43, // 70: penstock.v1.TaskService.CancelTasks:input_type -> penstock.v1.CancelTasksRequest
-	49, // 71: penstock.v1.TaskService.EraseTask:input_type -> penstock.v1.EraseTaskRequest
-	13, // 72: penstock.v1.TaskService.ListDependencies:input_type -> penstock.v1.ListDependenciesRequest
-	16, // 73: penstock.v1.TaskService.GetTaskGraph:input_type -> penstock.v1.GetTaskGraphRequest
-	45, // 74: penstock.v1.TaskService.RescheduleTask:input_type -> penstock.v1.RescheduleTaskRequest
-	47, // 75: penstock.v1.TaskService.GetDeployment:input_type -> penstock.v1.GetDeploymentRequest
-	3,  // 76: penstock.v1.TaskService.Enqueue:output_type -> penstock.v1.EnqueueResponse
-	5,  // 77: penstock.v1.TaskService.EnqueueBatch:output_type -> penstock.v1.EnqueueBatchResponse
-	10, // 78: penstock.v1.TaskService.GetTask:output_type -> penstock.v1.GetTaskResponse
-	12, // 79: penstock.v1.TaskService.ListTasks:output_type -> penstock.v1.ListTasksResponse
-	21, // 80: penstock.v1.TaskService.CountTasks:output_type -> penstock.v1.CountTasksResponse
-	24, // 81: penstock.v1.TaskService.GetQueue:output_type -> penstock.v1.GetQueueResponse
-	26, // 82: penstock.v1.TaskService.WaitTask:output_type -> penstock.v1.WaitTaskResponse
-	29, // 83: penstock.v1.TaskService.ListEvents:output_type -> penstock.v1.ListEventsResponse
-	31, // 84: penstock.v1.TaskService.SearchEvents:output_type -> penstock.v1.SearchEventsResponse
-	33, // 85: penstock.v1.TaskService.ListStateEvents:output_type -> penstock.v1.ListStateEventsResponse
-	37, // 86: penstock.v1.TaskService.GetWorkflow:output_type -> penstock.v1.GetWorkflowResponse
-	40, // 87: penstock.v1.TaskService.WatchEvents:output_type -> penstock.v1.WatchEventsResponse
-	42, // 88: penstock.v1.TaskService.CancelTask:output_type -> penstock.v1.CancelTaskResponse
-	44, // 89: penstock.v1.TaskService.CancelTasks:output_type -> penstock.v1.CancelTasksResponse
-	50, // 90: penstock.v1.TaskService.EraseTask:output_type -> penstock.v1.EraseTaskResponse
-	14, // 91: penstock.v1.TaskService.ListDependencies:output_type -> penstock.v1.ListDependenciesResponse
-	17, // 92: penstock.v1.TaskService.GetTaskGraph:output_type -> penstock.v1.GetTaskGraphResponse
-	46, // 93: penstock.v1.TaskService.RescheduleTask:output_type -> penstock.v1.RescheduleTaskResponse
-	48, // 94: penstock.v1.TaskService.GetDeployment:output_type -> penstock.v1.GetDeploymentResponse
-	76, // [76:95] is the sub-list for method output_type
-	57, // [57:76] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	26, // 34: penstock.v1.ListQueuesResponse.queues:type_name -> penstock.v1.GetQueueResponse
+	22, // 35: penstock.v1.GetQueueResponse.states:type_name -> penstock.v1.StateCount
+	27, // 36: penstock.v1.GetQueueResponse.rates:type_name -> penstock.v1.QueueRates
+	8,  // 37: penstock.v1.WaitTaskResponse.task:type_name -> penstock.v1.Task
+	54, // 38: penstock.v1.Event.next_retry_at:type_name -> google.protobuf.Timestamp
+	56, // 39: penstock.v1.Event.backoff_delay_ms:type_name -> google.protobuf.Int64Value
+	54, // 40: penstock.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
+	30, // 41: penstock.v1.ListEventsResponse.events:type_name -> penstock.v1.Event
+	54, // 42: penstock.v1.SearchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	54, // 43: penstock.v1.SearchEventsRequest.until:type_name -> google.protobuf.Timestamp
+	30, // 44: penstock.v1.SearchEventsResponse.events:type_name -> penstock.v1.Event
+	54, // 45: penstock.v1.SearchEventsResponse.searched_until:type_name -> google.protobuf.Timestamp
+	37, // 46: penstock.v1.ListStateEventsResponse.events:type_name -> penstock.v1.StateEvent
+	38, // 47: penstock.v1.StateEvent.payload:type_name -> penstock.v1.StateChange
+	54, // 48: penstock.v1.StateChange.occurred_at:type_name -> google.protobuf.Timestamp
+	41, // 49: penstock.v1.GetWorkflowResponse.retry_context:type_name -> penstock.v1.RetryContext
+	54, // 50: penstock.v1.GetWorkflowResponse.created_at:type_name -> google.protobuf.Timestamp
+	54, // 51: penstock.v1.GetWorkflowResponse.updated_at:type_name -> google.protobuf.Timestamp
+	30, // 52: penstock.v1.WatchEventsResponse.events:type_name -> penstock.v1.Event
+	8,  // 53: penstock.v1.CancelTaskResponse.task:type_name -> penstock.v1.Task
+	54, // 54: penstock.v1.CancelTasksRequest.created_after:type_name -> google.protobuf.Timestamp
+	54, // 55: penstock.v1.CancelTasksRequest.created_before:type_name -> google.protobuf.Timestamp
+	54, // 56: penstock.v1.RescheduleTaskRequest.scheduled_at:type_name -> google.protobuf.Timestamp
+	8,  // 57: penstock.v1.RescheduleTaskResponse.task:type_name -> penstock.v1.Task
+	54, // 58: penstock.v1.GetDeploymentResponse.created_at:type_name -> google.protobuf.Timestamp
+	8,  // 59: penstock.v1.EraseTaskResponse.task:type_name -> penstock.v1.Task
+	0,  // 60: penstock.v1.TaskService.Enqueue:input_type -> penstock.v1.EnqueueRequest
+	4,  // 61: penstock.v1.TaskService.EnqueueBatch:input_type -> penstock.v1.EnqueueBatchRequest
+	9,  // 62: penstock.v1.TaskService.GetTask:input_type -> penstock.v1.GetTaskRequest
+	11, // 63: penstock.v1.TaskService.ListTasks:input_type -> penstock.v1.ListTasksRequest
+	20, // 64: penstock.v1.TaskService.CountTasks:input_type -> penstock.v1.CountTasksRequest
+	23, // 65: penstock.v1.TaskService.GetQueue:input_type -> penstock.v1.GetQueueRequest
+	24, // 66: penstock.v1.TaskService.ListQueues:input_type -> penstock.v1.ListQueuesRequest
+	28, // 67: penstock.v1.TaskService.WaitTask:input_type -> penstock.v1.WaitTaskRequest
+	31, // 68: penstock.v1.TaskService.ListEvents:input_type -> penstock.v1.ListEventsRequest
+	33, // 69: penstock.v1.TaskService.SearchEvents:input_type -> penstock.v1.SearchEventsRequest
+	35, // 70: penstock.v1.TaskService.ListStateEvents:input_type -> penstock.v1.ListStateEventsRequest
+	39, // 71: penstock.v1.TaskService.GetWorkflow:input_type -> penstock.v1.GetWorkflowRequest
+	42, // 72: penstock.v1.TaskService.WatchEvents:input_type -> penstock.v1.WatchEventsRequest
+	44, // 73: penstock.v1.TaskService.CancelTask:input_type -> penstock.v1.CancelTaskRequest
+	46, // 74: penstock.v1.TaskService.CancelTasks:input_type -> penstock.v1.CancelTasksRequest
+	52, // 75: penstock.v1.TaskService.EraseTask:input_type -> penstock.v1.EraseTaskRequest
+	13, // 76: penstock.v1.TaskService.ListDependencies:input_type -> penstock.v1.ListDependenciesRequest
+	16, // 77: penstock.v1.TaskService.GetTaskGraph:input_type -> penstock.v1.GetTaskGraphRequest
+	48, // 78: penstock.v1.TaskService.RescheduleTask:input_type -> penstock.v1.RescheduleTaskRequest
+	50, // 79: penstock.v1.TaskService.GetDeployment:input_type -> penstock.v1.GetDeploymentRequest
+	3,  // 80: penstock.v1.TaskService.Enqueue:output_type -> penstock.v1.EnqueueResponse
+	5,  // 81: penstock.v1.TaskService.EnqueueBatch:output_type -> penstock.v1.EnqueueBatchResponse
+	10, // 82: penstock.v1.TaskService.GetTask:output_type -> penstock.v1.GetTaskResponse
+	12, // 83: penstock.v1.TaskService.ListTasks:output_type -> penstock.v1.ListTasksResponse
+	21, // 84: penstock.v1.TaskService.CountTasks:output_type -> penstock.v1.CountTasksResponse
+	26, // 85: penstock.v1.TaskService.GetQueue:output_type -> penstock.v1.GetQueueResponse
+	25, // 86: penstock.v1.TaskService.ListQueues:output_type -> penstock.v1.ListQueuesResponse
+	29, // 87: penstock.v1.TaskService.WaitTask:output_type -> penstock.v1.WaitTaskResponse
+	32, // 88: penstock.v1.TaskService.ListEvents:output_type -> penstock.v1.ListEventsResponse
+	34, // 89: penstock.v1.TaskService.SearchEvents:output_type -> penstock.v1.SearchEventsResponse
+	36, // 90: penstock.v1.TaskService.ListStateEvents:output_type -> penstock.v1.ListStateEventsResponse
+	40, // 91: penstock.v1.TaskService.GetWorkflow:output_type -> penstock.v1.GetWorkflowResponse
+	43, // 92: penstock.v1.TaskService.WatchEvents:output_type -> penstock.v1.WatchEventsResponse
+	45, // 93: penstock.v1.TaskService.CancelTask:output_type -> penstock.v1.CancelTaskResponse
+	47, // 94: penstock.v1.TaskService.CancelTasks:output_type -> penstock.v1.CancelTasksResponse
+	53, // 95: penstock.v1.TaskService.EraseTask:output_type -> penstock.v1.EraseTaskResponse
+	14, // 96: penstock.v1.TaskService.ListDependencies:output_type -> penstock.v1.ListDependenciesResponse
+	17, // 97: penstock.v1.TaskService.GetTaskGraph:output_type -> penstock.v1.GetTaskGraphResponse
+	49, // 98: penstock.v1.TaskService.RescheduleTask:output_type -> penstock.v1.RescheduleTaskResponse
+	51, // 99: penstock.v1.TaskService.GetDeployment:output_type -> penstock.v1.GetDeploymentResponse
+	80, // [80:100] is the sub-list for method output_type
+	60, // [60:80] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_penstock_v1_tasks_proto_init() }
@@ -4843,7 +5101,7 @@ func file_penstock_v1_tasks_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_v1_tasks_proto_rawDesc), len(file_penstock_v1_tasks_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   51,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -49,6 +49,8 @@ const (
 	TaskServiceCountTasksProcedure = "/penstock.v1.TaskService/CountTasks"
 	// TaskServiceGetQueueProcedure is the fully-qualified name of the TaskService's GetQueue RPC.
 	TaskServiceGetQueueProcedure = "/penstock.v1.TaskService/GetQueue"
+	// TaskServiceListQueuesProcedure is the fully-qualified name of the TaskService's ListQueues RPC.
+	TaskServiceListQueuesProcedure = "/penstock.v1.TaskService/ListQueues"
 	// TaskServiceWaitTaskProcedure is the fully-qualified name of the TaskService's WaitTask RPC.
 	TaskServiceWaitTaskProcedure = "/penstock.v1.TaskService/WaitTask"
 	// TaskServiceListEventsProcedure is the fully-qualified name of the TaskService's ListEvents RPC.
@@ -103,8 +105,15 @@ type TaskServiceClient interface {
 	ListTasks(context.Context, *connect.Request[v1.ListTasksRequest]) (*connect.Response[v1.ListTasksResponse], error)
 	// CountTasks counts tasks by state. It reads every task the filter admits.
 	CountTasks(context.Context, *connect.Request[v1.CountTasksRequest]) (*connect.Response[v1.CountTasksResponse], error)
-	// GetQueue tells how much work a queue holds in Redis and in Postgres.
+	// GetQueue tells how much work a queue holds in Redis and in Postgres, how long
+	// it waits, and how fast it comes and goes. TASK_NOT_FOUND if there is no such
+	// queue: it has no stream, no live task, none of the last minute, no worker that
+	// sends heartbeats, and is not "default". What it costs does not grow with what
+	// waits.
 	GetQueue(context.Context, *connect.Request[v1.GetQueueRequest]) (*connect.Response[v1.GetQueueResponse], error)
+	// ListQueues pages through the queues that GetQueue finds, in the order of
+	// their names.
+	ListQueues(context.Context, *connect.Request[v1.ListQueuesRequest]) (*connect.Response[v1.ListQueuesResponse], error)
 	// WaitTask returns when the task is terminal, or with done = false when
 	// timeout_ms or the caller's deadline is about to pass.
 	WaitTask(context.Context, *connect.Request[v1.WaitTaskRequest]) (*connect.Response[v1.WaitTaskResponse], error)
@@ -210,6 +219,13 @@ func NewTaskServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		listQueues: connect.NewClient[v1.ListQueuesRequest, v1.ListQueuesResponse](
+			httpClient,
+			baseURL+TaskServiceListQueuesProcedure,
+			connect.WithSchema(taskServiceMethods.ByName("ListQueues")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		waitTask: connect.NewClient[v1.WaitTaskRequest, v1.WaitTaskResponse](
 			httpClient,
 			baseURL+TaskServiceWaitTaskProcedure,
@@ -307,6 +323,7 @@ type taskServiceClient struct {
 	listTasks        *connect.Client[v1.ListTasksRequest, v1.ListTasksResponse]
 	countTasks       *connect.Client[v1.CountTasksRequest, v1.CountTasksResponse]
 	getQueue         *connect.Client[v1.GetQueueRequest, v1.GetQueueResponse]
+	listQueues       *connect.Client[v1.ListQueuesRequest, v1.ListQueuesResponse]
 	waitTask         *connect.Client[v1.WaitTaskRequest, v1.WaitTaskResponse]
 	listEvents       *connect.Client[v1.ListEventsRequest, v1.ListEventsResponse]
 	searchEvents     *connect.Client[v1.SearchEventsRequest, v1.SearchEventsResponse]
@@ -350,6 +367,11 @@ func (c *taskServiceClient) CountTasks(ctx context.Context, req *connect.Request
 // GetQueue calls penstock.v1.TaskService.GetQueue.
 func (c *taskServiceClient) GetQueue(ctx context.Context, req *connect.Request[v1.GetQueueRequest]) (*connect.Response[v1.GetQueueResponse], error) {
 	return c.getQueue.CallUnary(ctx, req)
+}
+
+// ListQueues calls penstock.v1.TaskService.ListQueues.
+func (c *taskServiceClient) ListQueues(ctx context.Context, req *connect.Request[v1.ListQueuesRequest]) (*connect.Response[v1.ListQueuesResponse], error) {
+	return c.listQueues.CallUnary(ctx, req)
 }
 
 // WaitTask calls penstock.v1.TaskService.WaitTask.
@@ -437,8 +459,15 @@ type TaskServiceHandler interface {
 	ListTasks(context.Context, *connect.Request[v1.ListTasksRequest]) (*connect.Response[v1.ListTasksResponse], error)
 	// CountTasks counts tasks by state. It reads every task the filter admits.
 	CountTasks(context.Context, *connect.Request[v1.CountTasksRequest]) (*connect.Response[v1.CountTasksResponse], error)
-	// GetQueue tells how much work a queue holds in Redis and in Postgres.
+	// GetQueue tells how much work a queue holds in Redis and in Postgres, how long
+	// it waits, and how fast it comes and goes. TASK_NOT_FOUND if there is no such
+	// queue: it has no stream, no live task, none of the last minute, no worker that
+	// sends heartbeats, and is not "default". What it costs does not grow with what
+	// waits.
 	GetQueue(context.Context, *connect.Request[v1.GetQueueRequest]) (*connect.Response[v1.GetQueueResponse], error)
+	// ListQueues pages through the queues that GetQueue finds, in the order of
+	// their names.
+	ListQueues(context.Context, *connect.Request[v1.ListQueuesRequest]) (*connect.Response[v1.ListQueuesResponse], error)
 	// WaitTask returns when the task is terminal, or with done = false when
 	// timeout_ms or the caller's deadline is about to pass.
 	WaitTask(context.Context, *connect.Request[v1.WaitTaskRequest]) (*connect.Response[v1.WaitTaskResponse], error)
@@ -537,6 +566,13 @@ func NewTaskServiceHandler(svc TaskServiceHandler, opts ...connect.HandlerOption
 		TaskServiceGetQueueProcedure,
 		svc.GetQueue,
 		connect.WithSchema(taskServiceMethods.ByName("GetQueue")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	taskServiceListQueuesHandler := connect.NewUnaryHandler(
+		TaskServiceListQueuesProcedure,
+		svc.ListQueues,
+		connect.WithSchema(taskServiceMethods.ByName("ListQueues")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
@@ -640,6 +676,8 @@ func NewTaskServiceHandler(svc TaskServiceHandler, opts ...connect.HandlerOption
 			taskServiceCountTasksHandler.ServeHTTP(w, r)
 		case TaskServiceGetQueueProcedure:
 			taskServiceGetQueueHandler.ServeHTTP(w, r)
+		case TaskServiceListQueuesProcedure:
+			taskServiceListQueuesHandler.ServeHTTP(w, r)
 		case TaskServiceWaitTaskProcedure:
 			taskServiceWaitTaskHandler.ServeHTTP(w, r)
 		case TaskServiceListEventsProcedure:
@@ -697,6 +735,10 @@ func (UnimplementedTaskServiceHandler) CountTasks(context.Context, *connect.Requ
 
 func (UnimplementedTaskServiceHandler) GetQueue(context.Context, *connect.Request[v1.GetQueueRequest]) (*connect.Response[v1.GetQueueResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("penstock.v1.TaskService.GetQueue is not implemented"))
+}
+
+func (UnimplementedTaskServiceHandler) ListQueues(context.Context, *connect.Request[v1.ListQueuesRequest]) (*connect.Response[v1.ListQueuesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("penstock.v1.TaskService.ListQueues is not implemented"))
 }
 
 func (UnimplementedTaskServiceHandler) WaitTask(context.Context, *connect.Request[v1.WaitTaskRequest]) (*connect.Response[v1.WaitTaskResponse], error) {
