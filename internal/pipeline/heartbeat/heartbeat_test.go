@@ -198,7 +198,7 @@ func TestWorkersComeAndGo(t *testing.T) {
 	if beat(t, s).Drain {
 		t.Error("nobody ordered it to drain")
 	}
-	ws, err := r.Store.ListWorkers(t.Context(), 10)
+	ws, err := r.Store.ListWorkers(t.Context(), nil, 10)
 	if err != nil || len(ws) != 1 || ws[0].ID != "hand" || ws[0].Pid != 7 || ws[0].Running != 2 || ws[0].IntervalMs != 60_000 {
 		t.Fatalf("%v, %v", ws, err)
 	}
@@ -215,7 +215,7 @@ func TestWorkersComeAndGo(t *testing.T) {
 		if _, err := r.DB.Exec(t.Context(), "UPDATE workers SET seen_at = now() - $1::text::interval", ago); err != nil {
 			t.Fatal(err)
 		}
-		ws, err := r.Store.ListWorkers(t.Context(), 10)
+		ws, err := r.Store.ListWorkers(t.Context(), nil, 10)
 		if err != nil {
 			t.Fatal(err)
 		}
