@@ -116,7 +116,7 @@ func NewOrchestrator(ctx context.Context, cfg config.Orchestrator, log *slog.Log
 	o.hurry, o.setHurry = context.WithCancel(context.Background())
 	o.pulse = &lifecycle.Pulse{}
 	o.gate, o.served, o.serving = newGate(), make(chan error, 1), make(chan struct{})
-	o.server = rpc.NewServer(o.gate, log)
+	o.server = rpc.NewServer(auth.Certificates(o.gate), log)
 	go func() { o.served <- e.serve(o.server) }()
 	if err := o.open(ctx); err != nil {
 		_ = o.server.Close()
@@ -304,7 +304,7 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("wire RPC: %w", err)
 	}
-	o.gate.open(auth.Certificates(handler))
+	o.gate.open(handler)
 	close(o.serving)
 	o.log.Info("orchestrator serving", "addr", o.Addr(), "instance", o.instance, "deployment", o.store.Deployment().ID)
 	err = lifecycle.Run(ctx, o.hurry, o.log, o.cfg.Server.ShutdownGrace, []lifecycle.Loop{

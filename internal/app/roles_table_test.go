@@ -26,6 +26,7 @@ var may = map[string]string{
 	"TaskService/WatchEvents":      taskReaders,
 	"TaskService/CancelTask":       enqueueing,
 	"TaskService/CancelTasks":      "operator",
+	"TaskService/EraseTask":        "operator",
 	"TaskService/RescheduleTask":   enqueueing,
 	"TaskService/ListDependencies": taskReadersAndWorkers,
 	"TaskService/GetTaskGraph":     taskReaders,

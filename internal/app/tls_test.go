@@ -225,8 +225,8 @@ func TestDevAnonymousRoles(t *testing.T) {
 		given  []string
 		want   int
 	}{
-		{"127.0.0.1:0", false, nil, 6}, {"[::1]:0", false, nil, 6}, {"localhost:0", false, nil, 6}, {"127.0.0.1:0", false, []string{"viewer"}, 1},
-		{":0", false, nil, 0}, {"0.0.0.0:0", false, nil, 0}, {"example.com:0", false, nil, 0}, {":0", true, nil, 6},
+		{"127.0.0.1:0", false, nil, 7}, {"[::1]:0", false, nil, 7}, {"localhost:0", false, nil, 7}, {"127.0.0.1:0", false, []string{"viewer"}, 1},
+		{":0", false, nil, 0}, {"0.0.0.0:0", false, nil, 0}, {"example.com:0", false, nil, 0}, {":0", true, nil, 7},
 	} {
 		o := DevOptions{Dir: t.TempDir(), Principals: []string{"alice roles=viewer"}, Orchestrator: config.DefaultOrchestrator()}
 		o.Orchestrator.Server.Listen = tc.listen
@@ -238,7 +238,7 @@ func TestDevAnonymousRoles(t *testing.T) {
 		if got := o.Orchestrator.Auth.AnonymousRoles; len(got) != tc.want {
 			t.Errorf("%+v: %v", tc, got)
 		}
-		if got := o.Orchestrator.Guard.AllowAnonymous; got != (tc.want == 6) {
+		if got := o.Orchestrator.Guard.AllowAnonymous; got != (tc.want == 7) {
 			t.Errorf("%+v: guard.allow_anonymous is %t", tc, got)
 		}
 		if len(d.TokenFiles) != 1 || o.Worker.Orchestrator.Token == "" {
