@@ -69,7 +69,7 @@ handlers:
 			t.Errorf("%s: %s %s, want %s", tt.typ, got.State, got.Result, tt.want)
 		}
 	}
-	if key := <-keys; key != `"key of post.it"` { // a structured field: a quoted string
+	if key := <-keys; key != "key of post.it" {
 		t.Errorf("the hook got Idempotency-Key %q", key)
 	}
 	if got := wait(enqueue("run.bad", `1`)); got.State != "failed" || got.RetryCount != 0 || !strings.Contains(got.LastErrorReason.GetValue(), "no such customer") {

@@ -24,8 +24,10 @@ func (r rig) days(t *testing.T, n int) {
 	t.Helper()
 	for _, sql := range []string{
 		`UPDATE tasks SET created_at = created_at - $1 * interval '1 day', updated_at = updated_at - $1 * interval '1 day',
-			started_at = started_at - $1 * interval '1 day', finished_at = finished_at - $1 * interval '1 day' WHERE finished_at IS NOT NULL`,
-		"UPDATE event_log SET occurred_at = occurred_at - $1 * interval '1 day'",
+			claimed_at = claimed_at - $1 * interval '1 day', started_at = started_at - $1 * interval '1 day', finished_at = finished_at - $1 * interval '1 day' WHERE finished_at IS NOT NULL`,
+		`UPDATE event_log SET occurred_at = occurred_at - $1 * interval '1 day',
+			data = CASE WHEN COALESCE(data->>'started_at', data->>'finished_at') IS NULL THEN data ELSE (data::jsonb || jsonb_strip_nulls(jsonb_build_object(
+				'started_at', (data->>'started_at')::timestamptz - $1 * interval '1 day', 'finished_at', (data->>'finished_at')::timestamptz - $1 * interval '1 day')))::json END`,
 		"UPDATE idempotency_keys SET created_at = created_at - $1 * interval '1 day'",
 	} {
 		if _, err := r.DB.Exec(t.Context(), sql, n); err != nil {

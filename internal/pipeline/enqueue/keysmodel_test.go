@@ -193,7 +193,7 @@ func TestKeysFollowTheModel(t *testing.T) {
 			}
 			a := rapid.SampledFrom(open).Draw(rt, "task")
 			a.finished = true
-			if _, err := r.DB.Exec(ctx, "UPDATE tasks SET state = 'cancelled', due_at = NULL, finished_at = now() - interval '1 day' WHERE id = $1", pgid.ID(a.stored)); err != nil {
+			if _, err := r.DB.Exec(ctx, "UPDATE tasks SET state = 'cancelled', due_at = NULL, finished_at = now() - interval '1 day', updated_at = now() - interval '1 day' WHERE id = $1", pgid.ID(a.stored)); err != nil {
 				rt.Fatal(err)
 			}
 		}
