@@ -105,6 +105,7 @@ func listed(r *dbsqlc.ListTasksRow) *penstockv1.Task {
 		StartedAt: r.StartedAt, FinishedAt: r.FinishedAt, RetryPolicy: r.RetryPolicy, OriginDlqID: r.OriginDlqID, ExpiresAt: r.ExpiresAt,
 		RequestedBy: r.RequestedBy, HeartbeatTimeoutMs: r.HeartbeatTimeoutMs, HeartbeatAt: r.HeartbeatAt, GraphID: r.GraphID,
 		OpenDependencies: r.OpenDependencies, OnDependencyFailure: r.OnDependencyFailure, ScheduleID: r.ScheduleID,
+		ErasedAt: r.ErasedAt, UnknownSince: r.UnknownSince,
 	})
 }
 

@@ -78,18 +78,19 @@ func (s *Service) ListQueues(ctx context.Context, req *connect.Request[penstockv
 	if size == 0 {
 		size = defaultQueuePage
 	}
-	if err := checkFilters(filter{"page_token", req.Msg.PageToken}); err != nil {
+	after, err := nameAfter(req.Msg)
+	if err != nil {
 		return nil, err
 	}
 	names, err := s.knownQueues(ctx)
 	if err != nil {
 		return nil, err
 	}
-	names = slices.DeleteFunc(names, func(q string) bool { return q <= req.Msg.PageToken })
+	names = slices.DeleteFunc(names, func(q string) bool { return q <= after })
 	out := &penstockv1.ListQueuesResponse{}
 	if len(names) > size {
 		names = names[:size]
-		out.NextPageToken = names[size-1]
+		out.NextPageToken = tokenFor(req.Msg, cursor{Key: []string{names[size-1]}})
 	}
 	if len(names) > 0 {
 		if out.Queues, _, err = s.describeQueues(ctx, names); err != nil {

@@ -68,7 +68,7 @@ func queueListCmd() *cobra.Command {
 				return res.Msg.Queues, res.Msg.NextPageToken, nil
 			})
 			if err == nil && next != "" && p.table() {
-				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "there are more: --page-token %s\n", line(next, 64))
+				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "there are more: --page-token %s\n", next)
 			}
 			return err
 		},

@@ -340,11 +340,12 @@ func (q *Queries) ListEvents(ctx context.Context, arg ListEventsParams) ([]*List
 }
 
 const listTasks = `-- name: ListTasks :many
-SELECT l.id, l.name, l.tenant, l.queue, l.type, l.state, l.attempt, l.max_retries, l.delivery, l.interruptions, l.schedule_type, l.scheduled_at, l.timeout_ms, l.next_retry_at, l.idempotency_scope, l.idempotency_key, l.trace_id, l.last_error_code, l.last_error_reason, l.worker_id, l.created_at, l.updated_at, l.started_at, l.finished_at, l.retry_policy, l.origin_dlq_id, l.expires_at, l.requested_by, l.heartbeat_timeout_ms, l.heartbeat_at, l.graph_id, l.open_dependencies, l.on_dependency_failure, l.schedule_id, l.place, l.admitted FROM (
+SELECT l.id, l.name, l.tenant, l.queue, l.type, l.state, l.attempt, l.max_retries, l.delivery, l.interruptions, l.schedule_type, l.scheduled_at, l.timeout_ms, l.next_retry_at, l.idempotency_scope, l.idempotency_key, l.trace_id, l.last_error_code, l.last_error_reason, l.worker_id, l.created_at, l.updated_at, l.started_at, l.finished_at, l.retry_policy, l.origin_dlq_id, l.expires_at, l.requested_by, l.heartbeat_timeout_ms, l.heartbeat_at, l.graph_id, l.open_dependencies, l.on_dependency_failure, l.schedule_id, l.erased_at, l.unknown_since, l.place, l.admitted FROM (
     SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions,
         t.schedule_type, t.scheduled_at, t.timeout_ms, t.next_retry_at, t.idempotency_scope, t.idempotency_key, t.trace_id,
         t.last_error_code, t.last_error_reason, t.worker_id, t.created_at, t.updated_at, t.started_at, t.finished_at, t.retry_policy, t.origin_dlq_id, t.expires_at,
         t.requested_by, t.heartbeat_timeout_ms, t.heartbeat_at, t.graph_id, t.open_dependencies, t.on_dependency_failure, t.schedule_id,
+        t.erased_at, t.unknown_since,
         row_number() OVER (ORDER BY t.created_at DESC, t.id DESC) AS place,
         ((($1::text = '' OR t.tenant = $1)
             AND ($2::text = '' OR t.queue = $2)
@@ -422,6 +423,8 @@ type ListTasksRow struct {
 	OpenDependencies    int32
 	OnDependencyFailure *string
 	ScheduleID          *pgid.ID
+	ErasedAt            pgtype.Timestamptz
+	UnknownSince        pgtype.Timestamptz
 	Place               int64
 	Admitted            bool
 }
@@ -489,6 +492,8 @@ func (q *Queries) ListTasks(ctx context.Context, arg ListTasksParams) ([]*ListTa
 			&i.OpenDependencies,
 			&i.OnDependencyFailure,
 			&i.ScheduleID,
+			&i.ErasedAt,
+			&i.UnknownSince,
 			&i.Place,
 			&i.Admitted,
 		); err != nil {

@@ -15,6 +15,7 @@ SELECT l.* FROM (
         t.schedule_type, t.scheduled_at, t.timeout_ms, t.next_retry_at, t.idempotency_scope, t.idempotency_key, t.trace_id,
         t.last_error_code, t.last_error_reason, t.worker_id, t.created_at, t.updated_at, t.started_at, t.finished_at, t.retry_policy, t.origin_dlq_id, t.expires_at,
         t.requested_by, t.heartbeat_timeout_ms, t.heartbeat_at, t.graph_id, t.open_dependencies, t.on_dependency_failure, t.schedule_id,
+        t.erased_at, t.unknown_since,
         row_number() OVER (ORDER BY t.created_at DESC, t.id DESC) AS place,
         (((@tenant::text = '' OR t.tenant = @tenant)
             AND (@queue::text = '' OR t.queue = @queue)

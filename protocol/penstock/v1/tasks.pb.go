@@ -1360,7 +1360,7 @@ func (x *ListTasksRequest) GetMaxDurationMs() int64 {
 
 type ListTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tasks without payload, result and progress, which GetTask returns.
+	// Tasks without payload, result, progress and waits_for, which GetTask returns.
 	Tasks []*Task `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
 	// Empty on the last page. A page may have fewer tasks than asked for, or none,
 	// and not be the last one: the rest is left to the next call.
@@ -4603,9 +4603,9 @@ const file_penstock_v1_tasks_proto_rawDesc = "" +
 	" \x01(\tR\terrorCode\x12\x14\n" +
 	"\x05error\x18\v \x01(\tR\x05error\x12&\n" +
 	"\x0fmin_duration_ms\x18\f \x01(\x03R\rminDurationMs\x12&\n" +
-	"\x0fmax_duration_ms\x18\r \x01(\x03R\rmaxDurationMs\"\xca\x01\n" +
-	"\x11ListTasksResponse\x12J\n" +
-	"\x05tasks\x18\x01 \x03(\v2\x11.penstock.v1.TaskB!\x8a\xe1\x18\apayload\x8a\xe1\x18\x06result\x8a\xe1\x18\bprogressR\x05tasks\x12&\n" +
+	"\x0fmax_duration_ms\x18\r \x01(\x03R\rmaxDurationMs\"\xd7\x01\n" +
+	"\x11ListTasksResponse\x12W\n" +
+	"\x05tasks\x18\x01 \x03(\v2\x11.penstock.v1.TaskB.\x8a\xe1\x18\apayload\x8a\xe1\x18\x06result\x8a\xe1\x18\bprogress\x8a\xe1\x18\twaits_forR\x05tasks\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12A\n" +
 	"\x0esearched_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\rsearchedUntil\"\x86\x01\n" +
 	"\x17ListDependenciesRequest\x12\x17\n" +
