@@ -375,6 +375,27 @@ func TestWhatIsAboutEveryTenant(t *testing.T) {
 	if status, got := s.call(t, "root", "TaskService/GetTask", s.fill(`{"task_id":"$TASK","tenant":"acme"}`)); status != http.StatusOK {
 		t.Errorf("an admin: %d %s", status, got)
 	}
+	// What a task waits for tells them nothing of a queue that others share.
+	var out struct {
+		Task struct {
+			ID string `json:"task_id"`
+		}
+	}
+	status, got := s.call(t, "acme", "TaskService/Enqueue", `{"type":"works","queue":"quiet"}`)
+	if err := json.Unmarshal([]byte(got), &out); err != nil || status != http.StatusOK {
+		t.Fatalf("%d %s", status, got)
+	}
+	waits := func(who string) string {
+		_, got := s.call(t, who, "TaskService/GetTask", fmt.Sprintf(`{"task_id":%q,"tenant":"acme"}`, out.Task.ID))
+		return got
+	}
+	testkit.Eventually(t, "it is in its stream", func() (bool, string) {
+		got := waits("root")
+		return strings.Contains(got, "1 are not fetched"), got
+	})
+	if got := waits("acme"); !strings.Contains(got, `"waits_for":"a worker of queue quiet to fetch it"`) {
+		t.Errorf("it waits for: %s", got)
+	}
 	// Bound to two, one names the tenant.
 	if status, got := s.call(t, "amy", "TaskService/ListTasks", `{}`); status != http.StatusBadRequest || !strings.Contains(got, "acme, third") {
 		t.Errorf("a list of two tenants: %d %s", status, got)

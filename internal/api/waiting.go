@@ -14,6 +14,7 @@ import (
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/streams"
+	"github.com/penstock-dev/penstock/internal/tenancy"
 	"github.com/penstock-dev/penstock/protocol"
 )
 
@@ -71,8 +72,12 @@ func (s *Service) dispatch(ctx context.Context, t *dbsqlc.Task, what string, now
 	return fmt.Sprintf("room in %s since %s%s", protocol.TaskStream(t.Queue), at(t.DueAt), s.backlog(ctx, t.Queue))
 }
 
-// backlog says what is in a queue's stream.
+// backlog says what is in a queue's stream: nothing to callers that are bound to
+// tenants, as others' tasks are in it.
 func (s *Service) backlog(ctx context.Context, queue string) string {
+	if tenancy.Bound(ctx) {
+		return ""
+	}
 	info, err := s.redis.Info(ctx, protocol.TaskStream(queue), protocol.GroupWorkers)
 	switch {
 	case errors.Is(err, streams.ErrNoGroup):
@@ -87,6 +92,9 @@ func (s *Service) backlog(ctx context.Context, queue string) string {
 func (s *Service) fetching(ctx context.Context, t *dbsqlc.Task, now time.Time) (string, error) {
 	if t.DueAt.Valid || t.Queue == protocol.QueueInternal {
 		return s.dispatch(ctx, t, "its time, ", now), nil
+	}
+	if tenancy.Bound(ctx) { // workers are those of every tenant, too
+		return fmt.Sprintf("a worker of queue %s to fetch it", t.Queue), nil
 	}
 	workers, err := s.workersFor(ctx, t)
 	if err != nil {

@@ -186,6 +186,16 @@ func TestNothingIsLeft(t *testing.T) {
 	if _, err := s.dead.EditDeadLetter(t.Context(), connect.NewRequest(&penstockv1.EditDeadLetterRequest{DlqId: dlq, Payload: []byte("1"), Revision: 1})); code(err) != protocol.CodeInvalidTransition {
 		t.Errorf("edited after its erasure: %v", err)
 	}
+	// A repeat of its request is still one: of what was erased nothing is compared.
+	rep, err := s.tasks.Enqueue(t.Context(), connect.NewRequest(&penstockv1.EnqueueRequest{
+		Type: "fails", IdempotencyKey: "k1", RetryPolicy: &penstockv1.RetryPolicy{Strategy: "fixed", BaseMs: &zero}, Payload: []byte(`{"name": "` + secret + `"}`),
+	}))
+	if err != nil || !rep.Msg.IdempotentHit || len(rep.Msg.Task.Payload) > len("null") {
+		t.Errorf("the request again: %v, %v", rep, err)
+	}
+	if found := whereIs(t, s.Stores); len(found) != 0 {
+		t.Errorf("a repeat brought it back into %v", found)
+	}
 	id, err := protocol.ParseID(failed)
 	if err != nil {
 		t.Fatal(err)
