@@ -22,7 +22,8 @@ func (d *Dispatcher) dispatchDue(ctx context.Context, queue string, limit int, a
 		batch    taken
 		at       time.Time // when the entries may leave
 	)
-	defer d.Begin()()
+	began, end := d.Begin()
+	defer end()
 	done := d.TakeDone()
 	err := d.store.Tx(ctx, func(q *dbsqlc.Queries) error {
 		batch = taken{}
@@ -69,9 +70,9 @@ func (d *Dispatcher) dispatchDue(ctx context.Context, queue string, limit int, a
 	}
 	crashpoint.Here("dispatch.committed")
 	if time.Until(at) > 0 {
-		d.hold(held{at, outboxID, queue, batch.entries})
+		d.hold(held{at, began, outboxID, queue, batch.entries})
 	} else {
-		d.Send(ctx, outboxID, queue, batch.entries)
+		d.Send(ctx, began, outboxID, queue, batch.entries)
 	}
 	return len(batch.changed), nil
 }

@@ -13,7 +13,7 @@ func TestForgottenOutbox(t *testing.T) {
 	t.Parallel()
 	s := testkit.NewStores(t)
 	r := testkit.NewRig(t, s, s.Config())
-	end := r.Dispatch.Begin()
+	_, end := r.Dispatch.Begin()
 	var id int64
 	if err := r.DB.QueryRow(t.Context(), `INSERT INTO dispatch_outbox (owner, queue, after_id, task_ids, deliveries, created_at)
 		VALUES ($1, 'default', '0-0', '{}', '{}', now() - interval '10 minutes') RETURNING id`, r.Instance[:]).Scan(&id); err != nil {
@@ -28,7 +28,7 @@ func TestForgottenOutbox(t *testing.T) {
 	for range 3 {
 		look(0)
 	}
-	late := r.Dispatch.Begin() // began after the row was seen: tells nothing about it
+	_, late := r.Dispatch.Begin() // began after the row was seen: tells nothing about it
 	defer late()
 	end()
 	look(1)

@@ -18,6 +18,7 @@ const ahead = 4 * time.Millisecond
 // tasks is due.
 type held struct {
 	at       time.Time
+	began    time.Time // see Send
 	outboxID int64
 	queue    string
 	entries  []*protocol.TaskEntry
@@ -46,7 +47,7 @@ func (d *Dispatcher) sendHeld(ctx context.Context, wait bool) {
 			break
 		}
 		waitUntil(h.at) // less than ahead
-		d.Send(ctx, h.outboxID, h.queue, h.entries)
+		d.Send(ctx, h.began, h.outboxID, h.queue, h.entries)
 		sent++
 	}
 	d.held = slices.Delete(d.held, 0, sent)

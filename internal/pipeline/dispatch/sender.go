@@ -65,8 +65,8 @@ func (d *Dispatcher) Expect(outboxID int64) { d.inflight.Store(outboxID, true) }
 
 // Begin tells that a transaction may commit outbox rows of this instance. They are
 // not taken for forgotten before end was called, by when Expect knows of them,
-// however long that takes.
-func (d *Dispatcher) Begin() (end func()) { return d.commits.begin() }
+// however long that takes. began is for Send.
+func (d *Dispatcher) Begin() (began time.Time, end func()) { return time.Now(), d.commits.begin() }
 
 // commits are the transactions under way, in the order in which they began.
 type commits struct {
@@ -110,10 +110,17 @@ func (c *commits) oldest() int64 {
 
 // Send adds the entries of a committed outbox row to the queue's stream. It
 // never repeats an XADD: what is not known to have arrived is looked up and,
-// if it is absent, dispatched anew under the next delivery.
-func (d *Dispatcher) Send(ctx context.Context, outboxID int64, queue string, entries []*protocol.TaskEntry) {
+// if it is absent, dispatched anew under the next delivery. began is a time before
+// the row's transaction began: if that is long ago, as when this process stood still,
+// others may have taken the row over, and then nothing is added.
+func (d *Dispatcher) Send(ctx context.Context, began time.Time, outboxID int64, queue string, entries []*protocol.TaskEntry) {
 	d.Expect(outboxID)
 	defer d.inflight.Delete(outboxID)
+	if err := d.own(ctx, began, outboxID); err != nil {
+		d.log.Warn("dispatch not sent: it is too late for it; looking it up", "queue", queue, "outbox_id", outboxID, "entries", len(entries), "error", err)
+		d.lookUp(outboxID)
+		return
+	}
 	values := make([][]any, len(entries))
 	for i, e := range entries {
 		values[i] = e.Values()
@@ -136,6 +143,30 @@ func (d *Dispatcher) Send(ctx context.Context, outboxID int64, queue string, ent
 		return
 	}
 	d.log.Warn("dispatch not confirmed; looking it up", "queue", queue, "outbox_id", outboxID, "entries", len(entries), "confirmed", n, "error", failed)
+	d.lookUp(outboxID)
+}
+
+// errTakenOver: others may have dispatched the batch anew.
+var errTakenOver = errors.New("another orchestrator took it over")
+
+// own makes sure that nobody can take over an outbox row within the next fifth of
+// the time to live: its age is less than that time, or it is renewed.
+func (d *Dispatcher) own(ctx context.Context, began time.Time, outboxID int64) error {
+	for time.Since(began) > d.ttl*4/5 {
+		began = time.Now()
+		n, err := d.store.RenewOutbox(ctx, outboxID)
+		if err != nil {
+			return fmt.Errorf("renew it: %w", err)
+		}
+		if n == 0 {
+			return errTakenOver
+		}
+	}
+	return nil
+}
+
+// lookUp has the loop look for a batch in its stream.
+func (d *Dispatcher) lookUp(outboxID int64) {
 	d.mu.Lock()
 	d.unresolved[outboxID] = true
 	d.mu.Unlock()

@@ -212,3 +212,64 @@ func TestCleanStopLeavesNoOutbox(t *testing.T) {
 	}
 	testkit.VerifyEvents(t, s)
 }
+
+// An orchestrator that stands still between its commit and its XADD adds nothing
+// once another one has taken its batch over; and what is still its own it adds,
+// however late.
+func TestALateSenderAddsNothingThatWasTakenOver(t *testing.T) {
+	t.Parallel()
+	s := testkit.NewStores(t)
+	cfg := takeoverConfig(s)
+	r := testkit.NewRig(t, s, cfg)
+	id := crashed(t, r, 1, 0, "1 hour")[0]
+	var row int64
+	if err := r.DB.QueryRow(t.Context(), "SELECT id FROM dispatch_outbox").Scan(&row); err != nil {
+		t.Fatal(err)
+	}
+	entry := &protocol.TaskEntry{
+		ID: id, TaskID: id.String(), Type: "t", Payload: []byte("{}"), Attempt: 1, Delivery: 1, MaxRetries: 3, Timeout: time.Minute, EnqueuedAt: time.Now(),
+	}
+	send := func(began time.Time) int64 {
+		t.Helper()
+		r.Dispatch.Send(t.Context(), began, row, "default", []*protocol.TaskEntry{entry})
+		n, err := r.Raw.XLen(t.Context(), protocol.StreamTask).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	long := time.Now().Add(-time.Hour)
+	if n := send(long); n != 1 {
+		t.Errorf("%d entries of a batch that nobody took over, want 1", n)
+	}
+	if n := r.Count(t, "SELECT count(*) FROM dispatch_outbox WHERE created_at > now() - interval '1 minute'"); n != 1 {
+		t.Error("the batch was not renewed")
+	}
+	if _, err := r.DB.Exec(t.Context(), "DELETE FROM dispatch_outbox"); err != nil { // as whoever takes it over
+		t.Fatal(err)
+	}
+	if n := send(long); n != 1 {
+		t.Errorf("%d entries after the batch was taken over, want no more than 1", n)
+	}
+}
+
+// What was renewed is not taken over, though its owner shows no sign of life.
+func TestRenewedBatchIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	s := testkit.NewStores(t)
+	cfg := takeoverConfig(s)
+	r := testkit.NewRig(t, s, cfg)
+	crashed(t, r, 1, 0, "-1 hour")
+	young := crashed(t, r, 1, 0, "-1 hour")[0]
+	if _, err := r.DB.Exec(t.Context(), "UPDATE dispatch_outbox SET created_at = now() + CASE WHEN $1 = ANY(task_ids) THEN interval '1 hour' ELSE interval '-1 hour' END", pgid.ID(young)); err != nil {
+		t.Fatal(err)
+	}
+	testkit.StartOrchestrator(t, cfg)
+	testkit.Eventually(t, "the old batch is taken over", func() (bool, string) {
+		rows := r.Count(t, "SELECT count(*) FROM dispatch_outbox")
+		return rows == 1, fmt.Sprint(rows)
+	})
+	if row := r.Row(t, young); row.State != protocol.StateQueued || row.Delivery != 1 {
+		t.Errorf("the task of the renewed batch: %+v", row)
+	}
+}

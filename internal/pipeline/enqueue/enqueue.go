@@ -22,8 +22,8 @@ import (
 type Dispatcher interface {
 	Room(ctx context.Context, queue string) (n int, afterID string, err error)
 	Expect(outboxID int64)
-	Begin() (end func())
-	Send(ctx context.Context, outboxID int64, queue string, entries []*protocol.TaskEntry)
+	Begin() (began time.Time, end func())
+	Send(ctx context.Context, began time.Time, outboxID int64, queue string, entries []*protocol.TaskEntry)
 	TakeDone() []int64
 	GiveBack(ids []int64)
 	Wake(at time.Time)
@@ -226,7 +226,8 @@ func (s *Stage) lanes(ctx context.Context, items []*item) map[string]*lane {
 }
 
 func (s *Stage) store(ctx context.Context, items []*item, k *known) ([]batch.Result[Result], error) {
-	defer s.o.Dispatcher.Begin()()
+	began, end := s.o.Dispatcher.Begin()
+	defer end()
 	lanes := s.lanes(ctx, items)
 	done := s.o.Dispatcher.TakeDone()
 	var created map[protocol.ID]*dbsqlc.InsertTasksRow
@@ -269,7 +270,7 @@ func (s *Stage) store(ctx context.Context, items []*item, k *known) ([]batch.Res
 	}
 	for queue, l := range lanes {
 		if len(l.entries) > 0 {
-			s.o.Dispatcher.Send(ctx, l.outbox, queue, l.entries)
+			s.o.Dispatcher.Send(ctx, began, l.outbox, queue, l.entries)
 		}
 	}
 	if !wake.IsZero() {

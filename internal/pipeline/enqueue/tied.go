@@ -162,7 +162,8 @@ const tiedTries = 3
 func (s *Stage) storeTied(ctx context.Context, items []*item, g *graph) ([]batch.Result[Result], error) {
 	s.batches.Observe(float64(len(items)))
 	lanes := s.tiedLanes(ctx, items)
-	defer s.o.Dispatcher.Begin()()
+	began, end := s.o.Dispatcher.Begin()
+	defer end()
 	done := s.o.Dispatcher.TakeDone()
 	var t *tying
 	store := func() error {
@@ -186,7 +187,7 @@ func (s *Stage) storeTied(ctx context.Context, items []*item, g *graph) ([]batch
 		return nil, err
 	}
 	crashpoint.Here("enqueue.graph_committed")
-	s.afterTied(ctx, t)
+	s.afterTied(ctx, t, began)
 	return t.out, nil
 }
 
@@ -214,7 +215,7 @@ func (s *Stage) tiedLanes(ctx context.Context, items []*item) map[string]*lane {
 }
 
 // afterTied puts what was committed into its streams.
-func (s *Stage) afterTied(ctx context.Context, t *tying) {
+func (s *Stage) afterTied(ctx context.Context, t *tying, began time.Time) {
 	var wake time.Time
 	type part struct {
 		outbox int64
@@ -238,7 +239,7 @@ func (s *Stage) afterTied(ctx context.Context, t *tying) {
 		}
 	}
 	for _, p := range parts {
-		s.o.Dispatcher.Send(ctx, p.outbox, p.queue, entries[p])
+		s.o.Dispatcher.Send(ctx, began, p.outbox, p.queue, entries[p])
 	}
 	if !wake.IsZero() {
 		s.o.Dispatcher.Wake(wake)

@@ -381,7 +381,7 @@ func (q *Queries) LockDue(ctx context.Context, arg LockDueParams) ([]*LockDueRow
 const lockOrphanedOutbox = `-- name: LockOrphanedOutbox :many
 SELECT o.id, o.owner, o.queue, o.after_id, o.task_ids, o.deliveries FROM dispatch_outbox o
 WHERE NOT EXISTS (SELECT 1 FROM instances i WHERE i.id = o.owner AND i.seen_at > now() - $1::bigint * interval '1 millisecond')
-    AND o.owner <> $2
+    AND o.owner <> $2 AND o.created_at <= now() - $1::bigint * interval '1 millisecond'
 ORDER BY o.id LIMIT 100 FOR UPDATE SKIP LOCKED
 `
 
@@ -394,7 +394,8 @@ type LockOrphanedOutboxRow struct {
 	Deliveries []int64
 }
 
-// Batches of others whose owner shows no sign of life.
+// Batches of others whose owner shows no sign of life, and has not renewed them
+// either: it may have stood still, and go on.
 func (q *Queries) LockOrphanedOutbox(ctx context.Context, ttlMs int64, self pgid.ID) ([]*LockOrphanedOutboxRow, error) {
 	rows, err := q.db.Query(ctx, lockOrphanedOutbox, ttlMs, self)
 	if err != nil {
@@ -667,6 +668,19 @@ DELETE FROM instances WHERE id = $1
 func (q *Queries) RemoveInstance(ctx context.Context, id pgid.ID) error {
 	_, err := q.db.Exec(ctx, removeInstance, id)
 	return err
+}
+
+const renewOutbox = `-- name: RenewOutbox :execrows
+UPDATE dispatch_outbox SET created_at = now() WHERE id = $1
+`
+
+// Keeps a batch from being taken over for another while; 0 rows: it was.
+func (q *Queries) RenewOutbox(ctx context.Context, id int64) (int64, error) {
+	result, err := q.db.Exec(ctx, renewOutbox, id)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const saveTasks = `-- name: SaveTasks :exec

@@ -74,11 +74,16 @@ VALUES (@owner, @queue, @after_id, @task_ids::uuid[], @deliveries::bigint[]) RET
 DELETE FROM dispatch_outbox WHERE id = ANY(@ids::bigint[]);
 
 -- name: LockOrphanedOutbox :many
--- Batches of others whose owner shows no sign of life.
+-- Batches of others whose owner shows no sign of life, and has not renewed them
+-- either: it may have stood still, and go on.
 SELECT o.id, o.owner, o.queue, o.after_id, o.task_ids, o.deliveries FROM dispatch_outbox o
 WHERE NOT EXISTS (SELECT 1 FROM instances i WHERE i.id = o.owner AND i.seen_at > now() - sqlc.arg(ttl_ms)::bigint * interval '1 millisecond')
-    AND o.owner <> @self
+    AND o.owner <> @self AND o.created_at <= now() - sqlc.arg(ttl_ms)::bigint * interval '1 millisecond'
 ORDER BY o.id LIMIT 100 FOR UPDATE SKIP LOCKED;
+
+-- name: RenewOutbox :execrows
+-- Keeps a batch from being taken over for another while; 0 rows: it was.
+UPDATE dispatch_outbox SET created_at = now() WHERE id = @id;
 
 -- name: OutboxByID :many
 SELECT o.id, o.owner, o.queue, o.after_id, o.task_ids, o.deliveries FROM dispatch_outbox o WHERE o.id = @id;
