@@ -171,9 +171,9 @@ func (r *run) one(ctx context.Context, c check) {
 	l.Verdict, l.Reasons = f.verdict(err, own.Err() != nil, ctx.Err() != nil, limit, time.Since(began))
 	l.Seconds = time.Since(began).Seconds()
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.lines = append(r.lines, l)
-	r.mu.Unlock()
-	r.o.Report(l)
+	r.o.Report(l) // one at a time
 }
 
 // verdict says what a check that ended with err found. over: its own time was

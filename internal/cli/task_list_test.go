@@ -28,7 +28,8 @@ func TestTaskListFilters(t *testing.T) {
 	})
 	sql := s.SQL(t)
 	for i, set := range []string{
-		"state = 'running', due_at = NULL, worker_id = 'w1', started_at = now() - interval '1 hour', created_at = now() - interval '3 hours'",
+		// In a queue that no loop looks at: a running task that no worker runs would be interrupted.
+		"queue = 'internal-jobs', state = 'running', due_at = NULL, worker_id = 'w1', started_at = now() - interval '1 hour', created_at = now() - interval '3 hours'",
 		"state = 'cancelled', due_at = NULL, worker_id = 'w2', started_at = now() - interval '10 s', finished_at = now() - interval '8 s', created_at = now() - interval '1 minute', last_error_code = 'TASK_RETRY_EXHAUSTED', last_error_reason = 'TASK_TIMEOUT: No Answer'",
 		"created_at = now() - interval '1 minute'",
 	} {

@@ -20,7 +20,7 @@ func TestRulesOverLongListsHoldUpNothing(t *testing.T) {
 		expression string
 		becomes    protocol.State
 	}{
-		"ordinary": {80, `task.type == "mail" && task.payload.to.exists(x, x.a > 5)`, protocol.StateQueued},
+		"ordinary": {40, `task.type == "mail" && task.payload.to.exists(x, x.a > 5)`, protocol.StateQueued},
 		"too much": {10, `task.type == "mail" && task.payload.to.exists(x, task.payload.to.exists(y, x.a + y.a > 5))`, protocol.StateWaitingApproval},
 	} {
 		t.Run(name, func(t *testing.T) {
