@@ -20,9 +20,9 @@ func bait(t *testing.T, c *pgx.Conn, day string) {
 			RETURN 'pending';
 		END $$`)
 	exec(t, c, "CREATE TEMP TABLE event_log_"+day+" (xid xid8)")
-	exec(t, c, "CREATE TEMP VIEW tasks_"+day+` AS SELECT pg_temp.evil() AS state, gen_random_uuid() AS id, now() AS finished_at, now() AS updated_at,
+	exec(t, c, "CREATE TEMP VIEW tasks_finished_"+day+` AS SELECT pg_temp.evil() AS state, gen_random_uuid() AS id, now() AS finished_at, now() AS updated_at,
 		NULL::text AS idempotency_key, NULL::text AS idempotency_scope, NULL::uuid AS origin_dlq_id`)
-	exec(t, c, "GRANT SELECT ON pg_temp.event_log_"+day+", pg_temp.tasks_"+day+" TO PUBLIC")
+	exec(t, c, "GRANT SELECT ON pg_temp.event_log_"+day+", pg_temp.tasks_finished_"+day+" TO PUBLIC")
 }
 
 // harmless fails the test if the application got a right from a function that
@@ -42,21 +42,31 @@ func harmless(t *testing.T, c *pgx.Conn) {
 func TestDropDayPassesOverTemporaryRelations(t *testing.T) {
 	t.Parallel()
 	c := connect(t, testkit.Database(t), "penstock_app", nil)
-	bait(t, c, "20200101")
-	if n := get[*int64](t, c, "SELECT penstock_drop_day('2020-01-01', '48 hours')"); n != nil {
+	bait(t, c, "20200101_20200102")
+	check := func() *int32 {
+		t.Helper()
+		return get[*int32](t, c, "SELECT penstock_check_days('2020-01-01', '2020-01-02', '48 hours', 100)")
+	}
+	if n := check(); n != nil {
+		t.Errorf("a day without partitions may be dropped: %d", *n)
+	}
+	if n := get[*int64](t, c, "SELECT penstock_drop_days('2020-01-01', '2020-01-02')"); n != nil {
 		t.Errorf("dropped a day without partitions, with %d tasks", *n)
 	}
 	harmless(t, c)
-	if n := get[int](t, c, "SELECT count(*) FROM pg_class WHERE relname IN ('tasks_20200101', 'event_log_20200101')"); n != 2 {
+	if n := get[int](t, c, "SELECT count(*) FROM pg_class WHERE relname IN ('tasks_finished_20200101_20200102', 'event_log_20200101_20200102')"); n != 2 {
 		t.Errorf("%d of the 2 temporary relations are left", n)
 	}
 	// With partitions of that day it takes these.
-	exec(t, c, "SELECT penstock_ensure_partitions('2020-01-01', '2020-01-01')")
-	if n := get[*int64](t, c, "SELECT penstock_drop_day('2020-01-01', '48 hours')"); n == nil || *n != 0 {
+	exec(t, c, "SELECT penstock_ensure_partition(parent, '2020-01-01', 1) FROM (VALUES ('tasks_finished'), ('event_log')) p(parent)")
+	if n := check(); n == nil || *n != 0 {
+		t.Errorf("look at an empty day: %v, want 0", n)
+	}
+	if n := get[*int64](t, c, "SELECT penstock_drop_days('2020-01-01', '2020-01-02')"); n == nil || *n != 0 {
 		t.Errorf("drop of an empty day: %v, want 0", n)
 	}
 	harmless(t, c)
-	if n := get[int](t, c, "SELECT count(*) FROM pg_class WHERE relname IN ('tasks_20200101', 'event_log_20200101') AND relpersistence = 't'"); n != 2 {
+	if n := get[int](t, c, "SELECT count(*) FROM pg_class WHERE relname IN ('tasks_finished_20200101_20200102', 'event_log_20200101_20200102') AND relpersistence = 't'"); n != 2 {
 		t.Errorf("%d of the 2 temporary relations are left", n)
 	}
 }
@@ -66,8 +76,8 @@ func TestDropDayPassesOverTemporaryRelations(t *testing.T) {
 func TestRemoveTasksPassesOverTemporaryRelations(t *testing.T) {
 	t.Parallel()
 	c := connect(t, testkit.Database(t), "penstock_app", nil)
-	bait(t, c, "20200101")
-	for _, table := range []string{"tasks", "tombstones", "dlq_items", "idempotency_keys"} {
+	bait(t, c, "20200101_20200102")
+	for _, table := range []string{"tasks", "tasks_finished", "tombstones", "dlq_items", "idempotency_keys"} {
 		exec(t, c, "CREATE TEMP VIEW "+table+" AS SELECT * FROM public."+table+" WHERE pg_temp.evil() IS NOT NULL")
 		exec(t, c, "GRANT SELECT ON pg_temp."+table+" TO PUBLIC")
 	}
@@ -82,18 +92,18 @@ func TestRemoveTasksPassesOverTemporaryRelations(t *testing.T) {
 func TestEnsurePartitionsPassesOverTemporaryRelations(t *testing.T) {
 	t.Parallel()
 	c := connect(t, testkit.Database(t), "penstock_app", nil)
-	bait(t, c, "20200101")
-	for table, key := range map[string]string{"tasks": "id", "event_log": "task_id"} {
+	bait(t, c, "20200101_20200102")
+	for table, key := range map[string]string{"tasks_finished": "id", "event_log": "task_id"} {
 		exec(t, c, "CREATE TEMP TABLE "+table+" ("+key+" uuid, bait text DEFAULT pg_temp.evil() CHECK (pg_temp.evil() IS NOT NULL)) PARTITION BY RANGE ("+key+")")
 	}
 	for _, day := range []string{"2020-01-01", "2020-01-02"} {
-		if n := get[int](t, c, "SELECT penstock_ensure_partitions($1::text::date, $1::text::date)", day); n != 2 {
+		if n := get[int](t, c, "SELECT sum(penstock_ensure_partition(parent, $1::text::date, 1)) FROM (VALUES ('tasks_finished'), ('event_log')) p(parent)", day); n != 2 {
 			t.Errorf("%s: made %d partitions, want 2", day, n)
 		}
 	}
 	harmless(t, c)
 	if n := get[int](t, c, `SELECT count(*) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-		WHERE i.inhparent IN ('public.tasks'::regclass, 'public.event_log'::regclass) AND c.relname ~ '_2020010[12]$' AND c.relpersistence = 'p'`); n != 4 {
+		WHERE i.inhparent IN ('public.tasks_finished'::regclass, 'public.event_log'::regclass) AND c.relname ~ '_2020010[12]_2020010[23]$' AND c.relpersistence = 'p'`); n != 4 {
 		t.Errorf("%d partitions, want 4", n)
 	}
 }

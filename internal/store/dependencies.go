@@ -89,9 +89,9 @@ func (s *Store) Depend(ctx context.Context, q *dbsqlc.Queries, edges dbsqlc.Inse
 			ids = append(ids, id)
 		}
 	}
-	rows, err := q.LockUpstreams(ctx, slices.Concat(ids, without(roots, seen)))
+	rows, err := LockUpstreams(ctx, q, slices.Concat(ids, without(roots, seen)))
 	if err != nil {
-		return fmt.Errorf("lock %d tasks that others depend on: %w", len(ids), err)
+		return err
 	}
 	if len(roots) > 0 {
 		if err := q.BeginGraphs(ctx, roots); err != nil {
@@ -99,6 +99,56 @@ func (s *Store) Depend(ctx context.Context, q *dbsqlc.Queries, edges dbsqlc.Inse
 		}
 	}
 	return s.depend(ctx, q, edges, ids, rows)
+}
+
+// LockUpstreams locks tasks that others are about to depend on, live ones first,
+// each in order of ids; those that are gone are missing.
+func LockUpstreams(ctx context.Context, q *dbsqlc.Queries, ids []pgid.ID) ([]*dbsqlc.LockUpstreamsRow, error) {
+	rows, err := q.LockUpstreams(ctx, ids)
+	if err != nil {
+		return nil, fmt.Errorf("lock %d tasks that others depend on: %w", len(ids), err)
+	}
+	live := make(map[pgid.ID]bool, len(rows))
+	for _, r := range rows {
+		live[r.ID] = true
+	}
+	ended, err := q.LockEndedUpstreams(ctx, without(ids, live))
+	if err != nil {
+		return nil, fmt.Errorf("lock finished ones of %d tasks that others depend on: %w", len(ids), err)
+	}
+	for _, r := range ended {
+		rows = append(rows, (*dbsqlc.LockUpstreamsRow)(r))
+	}
+	return rows, nil
+}
+
+// MarkUpstreams tells those of the locked tasks that are among ids that others depend
+// on them.
+func MarkUpstreams(ctx context.Context, q *dbsqlc.Queries, locked []*dbsqlc.LockUpstreamsRow, ids []pgid.ID) error {
+	marked := make(map[pgid.ID]bool, len(ids))
+	for _, id := range ids {
+		marked[id] = true
+	}
+	var live, ended []pgid.ID
+	for _, r := range locked {
+		switch {
+		case !marked[r.ID]:
+		case protocol.State(r.State).Terminal():
+			ended = append(ended, r.ID)
+		default:
+			live = append(live, r.ID)
+		}
+	}
+	if err := q.MarkUpstreams(ctx, live); err != nil {
+		return fmt.Errorf("mark %d tasks that others depend on: %w", len(live), err)
+	}
+	if len(ended) == 0 {
+		return nil
+	}
+	if err := q.MarkEndedUpstreams(ctx, ended); err != nil {
+		return fmt.Errorf("mark %d finished tasks that others depend on: %w", len(ended), err)
+	}
+	return nil
 }
 
 // without returns those ids that are not in a set.
@@ -125,8 +175,8 @@ func (s *Store) depend(ctx context.Context, q *dbsqlc.Queries, edges dbsqlc.Inse
 	for id := range missing {
 		return &MissingError{ID: protocol.ID(id)}
 	}
-	if err := q.MarkUpstreams(ctx, ids); err != nil {
-		return fmt.Errorf("mark %d tasks that others depend on: %w", len(ids), err)
+	if err := MarkUpstreams(ctx, q, rows, ids); err != nil {
+		return err
 	}
 	if err := q.InsertDependencies(ctx, edges); err != nil {
 		return fmt.Errorf("store %d dependencies: %w", len(edges.TaskIds), err)

@@ -18,7 +18,7 @@ import (
 var fill = []string{
 	`CREATE TEMP TABLE g AS SELECT n, at, (substr(penstock_uuid_floor(at)::text, 1, 14) || '7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid AS id
 		FROM generate_series(1, 20000) n, LATERAL (SELECT now() - interval '26 hours' + n * interval '4 seconds' AS at) m`,
-	`SELECT penstock_ensure_partition(parent, (now() AT TIME ZONE 'UTC')::date - ago) FROM (VALUES ('tasks'), ('event_log')) p(parent), generate_series(0, 2) ago`,
+	`SELECT penstock_ensure_partition(parent, (now() AT TIME ZONE 'UTC')::date - 2, 1) FROM (VALUES ('tasks_finished'), ('event_log')) p(parent)`,
 	`INSERT INTO tasks (id, tenant, queue, type, state, max_retries, schedule_type, timeout_ms, idempotency_scope, given, trace_id, payload, created_at, updated_at)
 		SELECT id, CASE n WHEN 1 THEN 'rare' ELSE 't' END, 'q', 'x', CASE n % 3 WHEN 0 THEN 'running' ELSE 'queued' END, 3, 'now', 1, 't', 0, 'tr', '1', at, at FROM g ORDER BY n`,
 	`INSERT INTO event_log (task_id, seq, type, status, attempt, delivery, actor, trace_id, occurred_at)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
@@ -53,7 +54,38 @@ func withProvider(ctx context.Context, url string, fn func(*goose.Provider) erro
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}
+	if err := knownSchema(ctx, db, p); err != nil {
+		return err
+	}
 	return fn(p)
+}
+
+// ErrForeignSchema means that the database has migrations which this program does
+// not know.
+var ErrForeignSchema = errors.New("the database has a schema that this program does not know")
+
+// knownSchema refuses, before anything is changed, a database of a later release,
+// or of before the first one, whose migrations have nothing in common with ours.
+func knownSchema(ctx context.Context, db *sql.DB, p *goose.Provider) error {
+	var exists, first bool
+	if err := db.QueryRowContext(ctx, "SELECT to_regclass('goose_db_version') IS NOT NULL, to_regclass('tasks') IS NULL OR to_regclass('tasks_live') IS NOT NULL").Scan(&exists, &first); err != nil {
+		return fmt.Errorf("look for the schema: %w", err)
+	}
+	if !first {
+		return fmt.Errorf("%w: it is of before the first release, and can't be migrated; create an empty database and set postgres.url to it", ErrForeignSchema)
+	}
+	if !exists {
+		return nil
+	}
+	var newest int64
+	if err := db.QueryRowContext(ctx, "SELECT COALESCE(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&newest); err != nil {
+		return fmt.Errorf("read the schema's version: %w", err)
+	}
+	sources := p.ListSources()
+	if known := sources[len(sources)-1].Version; newest > known {
+		return fmt.Errorf("%w: it is of migration %d, the last one here is %d; use the release that it was migrated by, or a later one", ErrForeignSchema, newest, known)
+	}
+	return nil
 }
 
 // Migrate applies what is pending and returns the names of what it applied.

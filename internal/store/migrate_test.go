@@ -12,6 +12,7 @@ import (
 
 	"github.com/penstock-dev/penstock/internal/devstack/devtest"
 	"github.com/penstock-dev/penstock/internal/store"
+	"github.com/penstock-dev/penstock/internal/testkit"
 )
 
 // TestConcurrentMigrators: eight at once on an empty database; one applies.
@@ -104,5 +105,28 @@ func TestMigrateDown(t *testing.T) {
 		if err := store.CheckMigrated(t.Context(), url); !errors.Is(err, store.ErrPending) {
 			t.Errorf("check after down: %v", err)
 		}
+	}
+}
+
+// TestForeignSchema: a database of a later release, and one from before the first,
+// is refused with what to do, and stays as it is.
+func TestForeignSchema(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ sql, want string }{
+		"later":  {"INSERT INTO goose_db_version (version_id, is_applied) VALUES (900, true)", "of migration 900"},
+		"before": {"ALTER TABLE tasks_live RENAME TO tasks_20260225", "create an empty database"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := testkit.Database(t)
+			exec(t, connect(t, url, "", nil), c.sql)
+			_, err := store.Migrate(t.Context(), url)
+			if !errors.Is(err, store.ErrForeignSchema) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("migrate: %v", err)
+			}
+			if err := store.CheckMigrated(t.Context(), url); !errors.Is(err, store.ErrForeignSchema) {
+				t.Errorf("check: %v", err)
+			}
+		})
 	}
 }

@@ -70,12 +70,15 @@ func TestRoleCannotChangeHistory(t *testing.T) {
 		}
 		parts = append(parts, p)
 	}
-	if len(parts) < 14 { // each with its default and named partition, and four days
+	if len(parts) < 9 { // what is finished, and the log, each with its default and named partition and one of days
 		t.Fatalf("only %d tables: %v", len(parts), parts)
 	}
 	for _, p := range parts {
-		statements := []string{"DELETE FROM " + p, "TRUNCATE " + p, "DROP TABLE " + p, "ALTER TABLE " + p + " ADD COLUMN a int"}
-		if p != "tasks" {
+		statements := []string{"TRUNCATE " + p, "DROP TABLE " + p, "ALTER TABLE " + p + " ADD COLUMN a int"}
+		if p != "tasks_live" { // what has ended is moved out of it
+			statements = append(statements, "DELETE FROM "+p)
+		}
+		if p != "tasks" && p != "tasks_live" && p != "tasks_finished" {
 			statements = append(statements, "UPDATE "+p+" SET trace_id = 'x'")
 		}
 		for _, s := range statements {
@@ -134,9 +137,12 @@ func TestChecks(t *testing.T) {
 		}
 	}
 	for constraint, rows := range map[string][]m{
-		"tasks_state":   {{"state": "'ready'", "due_at": "NULL"}, {"state": "''", "due_at": "NULL"}, {"state": "'PENDING'", "due_at": "NULL"}},
-		"tasks_attempt": {{"attempt": "0"}, {"attempt": "-1"}, {"attempt": "5"}, {"max_retries": "0", "attempt": "2"}},
-		"tasks_counts":  {{"delivery": "0"}, {"interruptions": "-1"}, {"event_seq": "0"}, {"timeout_ms": "0"}, {"timeout_ms": "-1"}},
+		"": {{"state": "'ready'", "due_at": "NULL"}, {"state": "''", "due_at": "NULL"}, {"state": "'PENDING'", "due_at": "NULL"}}, // no partition takes it
+		"tasks_counts": {{"attempt": "0"}, {"attempt": "-1"}, {"attempt": "5"}, {"max_retries": "0", "attempt": "2"},
+			{"delivery": "0"}, {"interruptions": "-1"}, {"event_seq": "0"}, {"timeout_ms": "0"}, {"timeout_ms": "-1"},
+			{"start_within_ms": "0"}, {"heartbeat_timeout_ms": "0"}, {"open_dependencies": "-1"}},
+		"tasks_dependencies": {{"on_dependency_failure": "'wait'"}, {"open_dependencies": "1"}},
+		"tasks_effect_own":   {{"effect_own": "true"}},
 	} {
 		for _, row := range rows {
 			if code, got := try(row); code != "23514" || got != constraint {
@@ -176,35 +182,51 @@ func TestPartitions(t *testing.T) {
 		col := map[string]string{"tasks": "id", "event_log": "task_id"}[table]
 		return get[string](t, c, "SELECT tableoid::regclass::text FROM "+table+" WHERE "+col+" = $1", id)
 	}
+	days := func(from time.Time, n int) string {
+		return from.Format("20060102_") + from.AddDate(0, 0, n).Format("20060102")
+	}
+	end := func(id string) {
+		t.Helper()
+		exec(t, c, "UPDATE tasks SET state = 'succeeded', due_at = NULL, finished_at = now() WHERE id = $1", id)
+	}
 	midnight := now.Truncate(24 * time.Hour)
 	far := midnight.AddDate(0, 0, 30)
+	first := days(midnight.AddDate(0, 0, -1), 4)
 	for _, r := range []struct{ id, suffix string }{
-		{idOf(now), now.Format("20060102")}, {idOf(midnight), midnight.Format("20060102")}, {idOf(midnight.Add(-time.Millisecond)), midnight.AddDate(0, 0, -1).Format("20060102")},
-		{idOf(midnight.AddDate(0, 0, 1).Add(-time.Millisecond)), midnight.Format("20060102")}, {idOf(midnight.AddDate(0, 0, 1)), midnight.AddDate(0, 0, 1).Format("20060102")},
-		{idOf(far), "default"}, {idOf(now.AddDate(-5, 0, 0)), "default"}, {protocol.NameID("t", "n").String(), "named"},
+		{idOf(now), first}, {idOf(midnight.AddDate(0, 0, -1)), first}, {idOf(midnight.AddDate(0, 0, 3).Add(-time.Millisecond)), first},
+		{idOf(midnight.AddDate(0, 0, 3)), "default"}, {idOf(far), "default"}, {idOf(now.AddDate(-5, 0, 0)), "default"}, {protocol.NameID("t", "n").String(), "named"},
 	} {
 		insertTask(t, c, r.id)
-		if a, b := part("tasks", r.id), part("event_log", r.id); a != "tasks_"+r.suffix || b != "event_log_"+r.suffix {
-			t.Errorf("%s is in %s and %s, want %s", r.id, a, b, r.suffix)
+		if a, b := part("tasks", r.id), part("event_log", r.id); a != "tasks_live" || b != "event_log_"+r.suffix {
+			t.Errorf("%s is in %s and %s, want tasks_live and %s", r.id, a, b, r.suffix)
+		}
+		end(r.id)
+		if a := part("tasks", r.id); a != "tasks_finished_"+r.suffix {
+			t.Errorf("finished, %s is in %s, want %s", r.id, a, r.suffix)
 		}
 	}
-	ensure := func(c *pgx.Conn, from, to time.Time) int {
+	ensure := func(c *pgx.Conn, day time.Time, n int) int {
 		t.Helper()
-		return get[int](t, c, "SELECT penstock_ensure_partitions($1::date, $2::date)", from, to)
+		return get[int](t, c, "SELECT sum(penstock_ensure_partition(parent, $1::date, $2::int)) FROM (VALUES ('tasks_finished'), ('event_log')) p(parent)", day, n)
 	}
-	if n := ensure(c, now, now.AddDate(0, 0, 1)); n != 0 {
+	if n := ensure(c, now, 2); n != 0 {
 		t.Errorf("made %d partitions that were there", n)
 	}
 	// The default partition holds rows of one of these days: it is left out,
 	// with a warning, and inserting goes on.
-	if n := ensure(c, far.AddDate(0, 0, -1), far.AddDate(0, 0, 1)); n != 4 || len(notices) != 2 || !strings.Contains(notices[0], far.Format("20060102")) {
+	if n := ensure(c, far.AddDate(0, 0, -1), 1) + ensure(c, far, 1) + ensure(c, far.AddDate(0, 0, 1), 3); n != 4 || len(notices) != 2 || !strings.Contains(notices[0], far.Format("20060102")) {
 		t.Errorf("made %d partitions around an occupied day, want 4; warnings %q", n, notices)
 	}
-	for days, want := range map[int]string{-1: far.AddDate(0, 0, -1).Format("20060102"), 0: "default", 1: far.AddDate(0, 0, 1).Format("20060102")} {
-		id := idOf(far.AddDate(0, 0, days).Add(time.Hour))
+	// One that begins before another ends where that begins.
+	if n := ensure(c, far.AddDate(0, 0, -5), 100); n != 2 {
+		t.Errorf("made %d partitions before others, want 2", n)
+	}
+	for ahead, want := range map[int]string{-2: days(far.AddDate(0, 0, -5), 4), -1: days(far.AddDate(0, 0, -1), 1), 0: "default", 3: days(far.AddDate(0, 0, 1), 3)} {
+		id := idOf(far.AddDate(0, 0, ahead).Add(time.Hour))
 		insertTask(t, c, id)
-		if got := part("tasks", id); got != "tasks_"+want {
-			t.Errorf("day %+d is in %s, want %s", days, got, want)
+		end(id)
+		if got := part("tasks", id); got != "tasks_finished_"+want {
+			t.Errorf("day %+d is in %s, want %s", ahead, got, want)
 		}
 	}
 	// A made partition has the checks, the default values and the indexes.
@@ -215,11 +237,11 @@ func TestPartitions(t *testing.T) {
 	if code, constraint := sqlState(err); code != "23514" || constraint != "tasks_finished_at" {
 		t.Errorf("a new partition takes an illegal row: %v", err)
 	}
-	if n := get[int](t, c, "SELECT count(*) FROM pg_indexes WHERE tablename = 'tasks_"+far.AddDate(0, 0, 1).Format("20060102")+"'"); n < 4 {
+	if n := get[int](t, c, "SELECT count(*) FROM pg_indexes WHERE tablename = 'tasks_finished_"+days(far.AddDate(0, 0, 1), 3)+"'"); n < 4 {
 		t.Errorf("a new partition has %d indexes", n)
 	}
-	if _, err := c.Exec(t.Context(), "SELECT penstock_ensure_partitions('2030-01-01', '2040-01-01')"); err == nil {
-		t.Error("thousands of partitions at once were made")
+	if _, err := c.Exec(t.Context(), "SELECT penstock_ensure_partition('event_log', '2030-01-01', 4000)"); err == nil {
+		t.Error("a partition of ten years was made")
 	}
 	// Concurrently, while others insert.
 	from := midnight.AddDate(0, 0, 60)
@@ -230,10 +252,12 @@ func TestPartitions(t *testing.T) {
 		c := connect(t, url, "penstock_app", nil)
 		wg.Go(func() {
 			if i%2 == 0 {
-				n := ensure(c, from, from.AddDate(0, 0, 4))
-				mu.Lock()
-				total += n
-				mu.Unlock()
+				for ahead := range 5 {
+					n := ensure(c, from.AddDate(0, 0, ahead), 1)
+					mu.Lock()
+					total += n
+					mu.Unlock()
+				}
 				return
 			}
 			for range 50 {

@@ -51,9 +51,8 @@ type Store struct {
 	pool   *pgxpool.Pool
 	policy func(typ string) protocol.RetryPolicy
 	dep    Deployment
-	// commits holds what is to be called once an open transaction has committed,
-	// *[]func() by *dbsqlc.Queries.
-	commits sync.Map
+	// txs are the transactions of Tx, *tx by *dbsqlc.Queries.
+	txs     sync.Map
 	onEnded atomic.Pointer[func()]
 	onSaved atomic.Pointer[func([]*Locked, []*protocol.Event)]
 	*dbsqlc.Queries
@@ -115,48 +114,22 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Tx runs fn in one transaction (read committed) and commits if it returns
-// nil. If the connection is lost during the commit, the error leaves open
-// whether it happened.
-func (s *Store) Tx(ctx context.Context, fn func(q *dbsqlc.Queries) error) error {
-	var q *dbsqlc.Queries
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		q = dbsqlc.New(tx)
-		return fn(q)
-	})
-	if then, ok := s.commits.LoadAndDelete(q); ok && err == nil {
-		for _, fn := range *then.(*[]func()) {
-			fn()
-		}
-	}
-	return err
-}
-
-// AfterCommit has fn be called once the transaction of Tx that q belongs to has
-// committed, in the order of the calls, and never if it is not known to have.
-func (s *Store) AfterCommit(q *dbsqlc.Queries, fn func()) {
-	then, _ := s.commits.LoadOrStore(q, new([]func()))
-	list := then.(*[]func())
-	*list = append(*list, fn)
-}
-
 // OnSaved has fn be called after each transaction of this Store in which Save
 // stored tasks, with those and their events. It must not block.
 func (s *Store) OnSaved(fn func(changed []*Locked, events []*protocol.Event)) { s.onSaved.Store(&fn) }
 
-// The days that have partitions, from today. A new row's id is a day old at
-// most, and an hour ahead. Each day costs every statement something; two to come
-// leave the time to find out why none is made.
+// The days that must have partitions, from today. A new row's id is a day old at
+// most, and an hour ahead. Two to come leave the time to find out why none is made.
 const firstDay, lastDay = -1, 2
 
-// EnsurePartitions makes the partitions of tasks and event_log that are missing,
-// each in a transaction of its own, so that it never holds the lock of one while
-// it waits for another's. An error (55P03: a table was in use) leaves the others
-// made.
-func (s *Store) EnsurePartitions(ctx context.Context) (err error) {
+// EnsurePartitions makes the partitions of tasks_finished and event_log that are
+// missing, so many days wide, each in a transaction of its own, so that it never
+// holds the lock of one while it waits for another's. An error (55P03: a table was
+// in use) leaves the others made.
+func (s *Store) EnsurePartitions(ctx context.Context, days int) (err error) {
 	for ahead := firstDay; ahead <= lastDay; ahead++ {
-		for _, parent := range []string{"tasks", "event_log"} {
-			_, e := s.EnsurePartition(ctx, parent, int32(ahead))
+		for _, parent := range []string{"tasks_finished", "event_log"} {
+			_, e := s.EnsurePartition(ctx, dbsqlc.EnsurePartitionParams{Parent: parent, Ahead: int32(ahead), Days: int32(days)})
 			err = errors.Join(err, e)
 		}
 	}

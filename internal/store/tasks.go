@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -23,6 +24,7 @@ type Locked struct {
 	// ReadyAt is when it had become due when it was last dispatched; zero if that
 	// was when it was created.
 	ReadyAt time.Time
+	ended   bool // before this transaction
 }
 
 // ReadySince returns since when the task's present execution could have started.
@@ -82,13 +84,33 @@ func (s *Store) Lock(ctx context.Context, q *dbsqlc.Queries, ids []protocol.ID) 
 		return nil, now, fmt.Errorf("lock %d tasks: %w", len(ids), err)
 	}
 	tasks, now = make(map[protocol.ID]*Locked, len(rows)), time.Now()
-	for _, r := range rows {
+	add := func(r *dbsqlc.LockTasksRow, ended bool) error {
 		l, err := s.locked(r)
 		if err != nil {
+			return err
+		}
+		l.ended, now = ended, r.Now
+		tasks[l.ID] = l
+		return nil
+	}
+	for _, r := range rows {
+		if err := add(r, false); err != nil {
 			return nil, now, err
 		}
-		now = r.Now
-		tasks[l.ID] = l
+	}
+	if len(tasks) == len(ids) {
+		return tasks, now, nil
+	}
+	// Also what ended while we waited for its lock.
+	missing := slices.DeleteFunc(slices.Clone(ids), func(id protocol.ID) bool { return tasks[id] != nil })
+	finished, err := q.LockFinished(ctx, pgid.Slice(missing))
+	if err != nil {
+		return nil, now, fmt.Errorf("lock %d finished tasks: %w", len(missing), err)
+	}
+	for _, r := range finished {
+		if err := add((*dbsqlc.LockTasksRow)(r), true); err != nil {
+			return nil, now, err
+		}
 	}
 	return tasks, now, nil
 }
@@ -101,15 +123,18 @@ func (s *Store) Save(ctx context.Context, q *dbsqlc.Queries, changed []*Locked, 
 	if len(changed) == 0 {
 		return nil
 	}
-	p, byID := saveParams(changed)
-	addEvents(&p, events, byID)
-	if err := q.SaveTasks(ctx, p); err != nil {
+	byID := make(map[protocol.ID]*Locked, len(changed))
+	for _, l := range changed {
+		byID[l.ID] = l
+	}
+	later := s.later(q)
+	if err := saveAll(ctx, later, changed, eventParams(events, byID)); err != nil {
 		return fmt.Errorf("save %d tasks and %d events: %w", len(changed), len(events), err)
 	}
-	if err := s.noteSettled(ctx, q, changed); err != nil {
+	if err := s.noteSettled(ctx, q, later, changed); err != nil {
 		return err
 	}
-	if err := withdraw(ctx, q, events); err != nil {
+	if err := withdraw(ctx, later, events); err != nil {
 		return err
 	}
 	var dead dbsqlc.InsertDeadTasksParams
@@ -121,7 +146,7 @@ func (s *Store) Save(ctx context.Context, q *dbsqlc.Queries, changed []*Locked, 
 		}
 	}
 	if len(dead.TaskIds) > 0 {
-		if err := q.InsertDeadTasks(ctx, dead); err != nil {
+		if err := later.InsertDeadTasks(ctx, dead); err != nil {
 			return fmt.Errorf("write %d dead letters: %w", len(dead.TaskIds), err)
 		}
 	}
@@ -132,7 +157,7 @@ func (s *Store) Save(ctx context.Context, q *dbsqlc.Queries, changed []*Locked, 
 }
 
 // noteSettled has the dependants be told of tasks that ended.
-func (s *Store) noteSettled(ctx context.Context, q *dbsqlc.Queries, changed []*Locked) error {
+func (s *Store) noteSettled(ctx context.Context, q, later *dbsqlc.Queries, changed []*Locked) error {
 	var ended []pgid.ID
 	for _, l := range changed {
 		if l.HasDependants && l.State.Terminal() {
@@ -142,7 +167,7 @@ func (s *Store) noteSettled(ctx context.Context, q *dbsqlc.Queries, changed []*L
 	if len(ended) == 0 {
 		return nil
 	}
-	if err := q.InsertSettlements(ctx, ended); err != nil {
+	if err := later.InsertSettlements(ctx, ended); err != nil {
 		return fmt.Errorf("note the end of %d tasks that others depend on: %w", len(ended), err)
 	}
 	s.tellEnded(q)
@@ -167,11 +192,43 @@ func withdraw(ctx context.Context, q *dbsqlc.Queries, events []*protocol.Event) 
 	return nil
 }
 
-func saveParams(changed []*Locked) (dbsqlc.SaveTasksParams, map[protocol.ID]*Locked) {
-	var p dbsqlc.SaveTasksParams
-	byID := make(map[protocol.ID]*Locked, len(changed))
+// saveAll stores tasks where they are now: those that end are moved.
+func saveAll(ctx context.Context, q *dbsqlc.Queries, changed []*Locked, events dbsqlc.InsertEventsParams) error {
+	var live, ending, ended []*Locked
 	for _, l := range changed {
-		byID[l.ID] = l
+		switch {
+		case l.ended:
+			ended = append(ended, l)
+		case l.State.Terminal():
+			ending = append(ending, l)
+		default:
+			live = append(live, l)
+		}
+	}
+	if len(live) > 0 {
+		if err := q.SaveTasks(ctx, saveParams(live)); err != nil {
+			return err
+		}
+	}
+	if len(ending) > 0 {
+		if err := q.FinishTasks(ctx, dbsqlc.FinishTasksParams(saveParams(ending))); err != nil {
+			return err
+		}
+	}
+	if len(ended) > 0 {
+		if err := q.SaveFinished(ctx, dbsqlc.SaveFinishedParams(saveParams(ended))); err != nil {
+			return err
+		}
+	}
+	if len(events.TaskIds) == 0 {
+		return nil
+	}
+	return q.InsertEvents(ctx, events)
+}
+
+func saveParams(changed []*Locked) dbsqlc.SaveTasksParams {
+	var p dbsqlc.SaveTasksParams
+	for _, l := range changed {
 		p.Ids = append(p.Ids, pgid.ID(l.ID))
 		p.States = append(p.States, string(l.State))
 		p.Attempts = append(p.Attempts, int32(l.Attempt))
@@ -195,10 +252,11 @@ func saveParams(changed []*Locked) (dbsqlc.SaveTasksParams, map[protocol.ID]*Loc
 		p.OpenDependencies = append(p.OpenDependencies, int32(l.OpenDependencies))
 		p.ReadyAts = append(p.ReadyAts, l.ReadyAt)
 	}
-	return p, byID
+	return p
 }
 
-func addEvents(p *dbsqlc.SaveTasksParams, events []*protocol.Event, byID map[protocol.ID]*Locked) {
+func eventParams(events []*protocol.Event, byID map[protocol.ID]*Locked) dbsqlc.InsertEventsParams {
+	var p dbsqlc.InsertEventsParams
 	for _, e := range events {
 		key := ""
 		if l := byID[e.TaskID]; l != nil {
@@ -208,25 +266,26 @@ func addEvents(p *dbsqlc.SaveTasksParams, events []*protocol.Event, byID map[pro
 		if e.BackoffDelay >= 0 {
 			backoff = e.BackoffDelay.Milliseconds()
 		}
-		p.EventTaskIds = append(p.EventTaskIds, pgid.ID(e.TaskID))
-		p.EventSeqNos = append(p.EventSeqNos, int32(e.Seq))
-		p.EventTypes = append(p.EventTypes, string(e.Type))
-		p.EventFroms = append(p.EventFroms, string(e.From))
-		p.EventTos = append(p.EventTos, string(e.To))
-		p.EventAttempts = append(p.EventAttempts, int32(e.Attempt))
-		p.EventDeliveries = append(p.EventDeliveries, e.Delivery)
-		p.EventKeys = append(p.EventKeys, key)
-		p.EventNextRetryAts = append(p.EventNextRetryAts, e.NextRetryAt)
-		p.EventCodes = append(p.EventCodes, string(e.Code))
-		p.EventReasons = append(p.EventReasons, e.Reason)
-		p.EventBackoffs = append(p.EventBackoffs, backoff)
-		p.EventActors = append(p.EventActors, e.Actor)
-		p.EventWorkerIds = append(p.EventWorkerIds, e.WorkerID)
-		p.EventMessageIds = append(p.EventMessageIds, e.MessageID)
-		p.EventTraceIds = append(p.EventTraceIds, e.TraceID)
-		p.EventDatas = append(p.EventDatas, string(e.Data))
-		p.EventTimes = append(p.EventTimes, e.OccurredAt)
+		p.TaskIds = append(p.TaskIds, pgid.ID(e.TaskID))
+		p.Seqs = append(p.Seqs, int32(e.Seq))
+		p.Types = append(p.Types, string(e.Type))
+		p.Froms = append(p.Froms, string(e.From))
+		p.Tos = append(p.Tos, string(e.To))
+		p.Attempts = append(p.Attempts, int32(e.Attempt))
+		p.Deliveries = append(p.Deliveries, e.Delivery)
+		p.Keys = append(p.Keys, key)
+		p.NextRetryAts = append(p.NextRetryAts, e.NextRetryAt)
+		p.Codes = append(p.Codes, string(e.Code))
+		p.Reasons = append(p.Reasons, e.Reason)
+		p.Backoffs = append(p.Backoffs, backoff)
+		p.Actors = append(p.Actors, e.Actor)
+		p.WorkerIds = append(p.WorkerIds, e.WorkerID)
+		p.MessageIds = append(p.MessageIds, e.MessageID)
+		p.TraceIds = append(p.TraceIds, e.TraceID)
+		p.Datas = append(p.Datas, string(e.Data))
+		p.Times = append(p.Times, e.OccurredAt)
 	}
+	return p
 }
 
 func (s *Store) locked(r *dbsqlc.LockTasksRow) (*Locked, error) {

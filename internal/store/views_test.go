@@ -98,7 +98,7 @@ func TestViewColumns(t *testing.T) {
 func fewPartitions(t *testing.T) *pgx.Conn {
 	t.Helper()
 	c := connect(t, testkit.Database(t), "", nil)
-	rows, err := c.Query(t.Context(), `SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent IN ('tasks'::regclass, 'event_log'::regclass)`)
+	rows, err := c.Query(t.Context(), `SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent IN ('tasks_finished'::regclass, 'event_log'::regclass)`)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,11 +114,13 @@ var tamperings = map[string]tampering{
 	"run begun twice":       {task: "retried", sql: "UPDATE event_log SET attempt = 1 WHERE task_id = $1 AND seq = 4", want: "fold retried, runs retried"},
 	"no first run":          {task: "done", sql: "UPDATE event_log SET attempt = 2 WHERE task_id = $1; UPDATE tasks SET attempt = 2 WHERE id = $1", want: "fold done, runs done"},
 	"run that nobody began": {task: "done", sql: "UPDATE tasks SET attempt = 3 WHERE id = $1", want: "row done, runs done"},
-	"attempt 0":             {task: "queued", sql: "ALTER TABLE tasks DROP CONSTRAINT tasks_attempt; UPDATE tasks SET attempt = 0 WHERE id = $1", want: "row queued, runs queued"},
+	"attempt 0":             {task: "queued", sql: "ALTER TABLE tasks DROP CONSTRAINT tasks_counts; UPDATE tasks SET attempt = 0 WHERE id = $1", want: "row queued, runs queued"},
 	"very many attempts":    {task: "queued", sql: "UPDATE tasks SET max_retries = 2000000000, attempt = 2000000000 WHERE id = $1", want: "row queued, runs queued"},
-	"id of two tasks": {task: "done", sql: "ALTER TABLE tasks DROP CONSTRAINT IF EXISTS tasks_pkey; INSERT INTO tasks SELECT * FROM tasks WHERE id = $1",
+	"id of two tasks": {task: "done", sql: "ALTER TABLE tasks_finished DROP CONSTRAINT IF EXISTS tasks_finished_pkey; INSERT INTO tasks SELECT * FROM tasks WHERE id = $1",
 		want: "runs done"},
-	"id of two tasks that ran twice": {task: "retried", sql: "ALTER TABLE tasks DROP CONSTRAINT IF EXISTS tasks_pkey; INSERT INTO tasks SELECT * FROM tasks WHERE id = $1",
+	"id of a task that lives and of one that has ended": {task: "done", sql: `INSERT INTO tasks SELECT (jsonb_populate_record(t, '{"state": "running", "finished_at": null}')).* FROM tasks t WHERE id = $1`,
+		want: "runs done"},
+	"id of two tasks that ran twice": {task: "retried", sql: "ALTER TABLE tasks_finished DROP CONSTRAINT IF EXISTS tasks_finished_pkey; INSERT INTO tasks SELECT * FROM tasks WHERE id = $1",
 		want: "runs retried"},
 
 	// Retries.

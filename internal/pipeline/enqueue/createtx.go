@@ -56,7 +56,14 @@ func (s *Stage) CreateTx(ctx context.Context, q *dbsqlc.Queries, rs []*Request) 
 	if err := s.tenants.note(ctx, q, items); err != nil {
 		return nil, err
 	}
-	created, err := s.insertUnjudged(ctx, q, s.params(items, lanes, nil))
+	taken, err := ended(ctx, q, items)
+	if err != nil {
+		return nil, err
+	}
+	for it := range taken {
+		return nil, taskTaken(it)
+	}
+	created, err := s.insertUnjudged(ctx, q, items, s.params(items, lanes, nil))
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +72,7 @@ func (s *Stage) CreateTx(ctx context.Context, q *dbsqlc.Queries, rs []*Request) 
 	for i, it := range items {
 		row := created[it.id]
 		if row == nil || old.lost[it] {
-			return nil, protocol.Errorf(protocol.CodeDuplicate, "task_id", "another task has the id %s: use another one", it.taskID())
+			return nil, taskTaken(it)
 		}
 		out[i] = it.row(row)
 		noteChanged(changed, rs[i].ChangedBy, it.id)
@@ -81,6 +88,10 @@ func (s *Stage) CreateTx(ctx context.Context, q *dbsqlc.Queries, rs []*Request) 
 		}
 	})
 	return out, nil
+}
+
+func taskTaken(it *item) error {
+	return protocol.Errorf(protocol.CodeDuplicate, "task_id", "another task has the id %s: use another one", it.taskID())
 }
 
 // changedBy are tasks that the same people had a hand in.
@@ -102,16 +113,16 @@ func noteChanged(all map[string]*changedBy, who []string, id protocol.ID) {
 
 // insertUnjudged stores tasks that the guard has not seen: they are pending, so
 // it will.
-func (s *Stage) insertUnjudged(ctx context.Context, q *dbsqlc.Queries, arg dbsqlc.InsertTasksParams) (map[protocol.ID]*dbsqlc.InsertTasksRow, error) {
+func (s *Stage) insertUnjudged(ctx context.Context, q *dbsqlc.Queries, items []*item, arg dbsqlc.InsertTasksParams) (map[protocol.ID]*dbsqlc.InsertTasksRow, error) {
 	for range createTries {
 		revision, err := q.GuardRevision(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("read the revision of the guard's rules: %w", err)
 		}
 		arg.GuardRevision = revision
-		rows, err := q.InsertTasks(ctx, arg)
+		rows, err := insertTasks(ctx, q, items, arg)
 		if err != nil {
-			return nil, fmt.Errorf("store %d tasks: %w", len(arg.Ids), err)
+			return nil, err
 		}
 		if len(rows) == 0 {
 			continue

@@ -301,11 +301,11 @@ func (s *Stage) countFailed(items []*item) {
 	}
 }
 
-// transact runs fn in one transaction. A batch without idempotency keys, stale
-// ids and guarded tasks is one statement, which is its own transaction.
+// transact runs fn in one transaction. A batch without idempotency keys, ids
+// that callers chose, and guarded tasks is one statement, which is its own transaction.
 func (s *Stage) transact(ctx context.Context, items []*item, fn func(*dbsqlc.Queries) error) error {
 	for _, it := range items {
-		if it.key != "" || !it.stale.IsZero() || it.guarded {
+		if it.key != "" || it.chosen || it.guarded {
 			return s.o.Store.Tx(ctx, fn)
 		}
 	}

@@ -2,7 +2,10 @@ package enqueue
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/penstock-dev/penstock/internal/batch"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
@@ -64,12 +67,16 @@ func (s *Stage) insert(ctx context.Context, q *dbsqlc.Queries, items []*item, ar
 	if err := s.takeKeys(ctx, q, items, h); err != nil {
 		return nil, nil, err
 	}
-	if len(h.lost) > 0 {
-		arg = without(items, arg, h.lost)
-	}
-	rows, err := q.InsertTasks(ctx, arg)
+	skip, err := ended(ctx, q, items)
 	if err != nil {
-		return nil, nil, fmt.Errorf("store %d tasks: %w", len(arg.Ids), err)
+		return nil, nil, err
+	}
+	if maps.Copy(skip, h.lost); len(skip) > 0 {
+		arg = without(items, arg, skip)
+	}
+	rows, err := insertTasks(ctx, q, items, arg)
+	if err != nil {
+		return nil, nil, err
 	}
 	if len(rows) == 0 && len(arg.Ids) > 0 {
 		if err := changedRules(ctx, q, arg.GuardRevision); err != nil {
@@ -84,6 +91,53 @@ func (s *Stage) insert(ctx context.Context, q *dbsqlc.Queries, items []*item, ar
 		return created, h, nil
 	}
 	return created, h, s.readExisting(ctx, q, items, created, h)
+}
+
+// errEnded: a task ended while another was about to be stored under its id.
+// Nothing must be stored; the next try finds it.
+var errEnded = errors.New("a task with the same id ended just now; try again")
+
+// insertTasks stores what arg has of the items, in the transaction of q. errEnded
+// if the id of one is taken after all.
+func insertTasks(ctx context.Context, q *dbsqlc.Queries, items []*item, arg dbsqlc.InsertTasksParams) ([]*dbsqlc.InsertTasksRow, error) {
+	rows, err := q.InsertTasks(ctx, arg)
+	if err != nil {
+		return nil, fmt.Errorf("store %d tasks: %w", len(arg.Ids), err)
+	}
+	created := make(map[protocol.ID]bool, len(rows))
+	for _, r := range rows {
+		created[protocol.ID(r.ID)] = true
+	}
+	taken, err := ended(ctx, q, slices.DeleteFunc(slices.Clone(items), func(it *item) bool { return !created[it.id] }))
+	if err == nil && len(taken) > 0 {
+		err = errEnded
+	}
+	return rows, err
+}
+
+// ended are the items whose ids their callers chose, and that belong to tasks that
+// have ended.
+func ended(ctx context.Context, q *dbsqlc.Queries, items []*item) (map[*item]bool, error) {
+	out := map[*item]bool{}
+	var ids []pgid.ID
+	for _, it := range items {
+		if it.chosen {
+			ids = append(ids, pgid.ID(it.id))
+		}
+	}
+	if len(ids) == 0 {
+		return out, nil
+	}
+	rows, err := q.EndedAmong(ctx, ids)
+	if err != nil {
+		return nil, fmt.Errorf("look up %d task ids: %w", len(ids), err)
+	}
+	for _, it := range items {
+		if slices.Contains(rows, pgid.ID(it.id)) {
+			out[it] = true
+		}
+	}
+	return out, nil
 }
 
 func (s *Stage) takeKeys(ctx context.Context, q *dbsqlc.Queries, items []*item, h *hits) error {

@@ -234,7 +234,7 @@ func TestOldUUID(t *testing.T) {
 	}
 	fresh := old()
 	got := e.must(t, req(id(fresh)), false)
-	if got.TaskId != fresh || e.count(t, "tasks_named WHERE name = $1", fresh) != 1 {
+	if got.TaskId != fresh || e.count(t, "tasks WHERE name = $1", fresh) != 1 {
 		t.Errorf("a new task with an old UUID: %v", got)
 	}
 	e.must(t, req(id(fresh)), true)

@@ -22,7 +22,7 @@ const judgeTries = 10
 // judged calls store with the revision of the rules that it judged the items by,
 // again if they changed meanwhile: a task is stored only if it was judged by the
 // rules in force. store returns ErrRulesChanged where it stored nothing because
-// of that. No transaction is open while rules are evaluated.
+// of that; errEnded has it called again, too. No transaction is open while rules are evaluated.
 func (s *Stage) judged(ctx context.Context, items []*item, store func(revision int64) error) error {
 	rules := s.o.Rules.Known()
 	for range judgeTries {
@@ -30,6 +30,9 @@ func (s *Stage) judged(ctx context.Context, items []*item, store func(revision i
 			it.judge(rules)
 		}
 		err := store(rules.Revision)
+		if errors.Is(err, errEnded) {
+			continue
+		}
 		if !errors.Is(err, ErrRulesChanged) {
 			return err
 		}

@@ -107,6 +107,7 @@ const (
 type item struct {
 	id          protocol.ID
 	name        string // the caller's own id, unless it is the stored id
+	chosen      bool   // by the caller: another task may have the id
 	stale       protocol.ID
 	tenant      string
 	queue       string
@@ -206,6 +207,7 @@ func (it *item) setID(taskID string, now time.Time) {
 	case taskID == "":
 		it.id = protocol.ID(uuid.Must(uuid.NewV7()))
 	default:
+		it.chosen = true
 		var stale bool
 		it.id, stale = protocol.ResolveTaskID(it.tenant, taskID, now)
 		if it.id.Named() {

@@ -157,9 +157,9 @@ func (t *tying) insert(ctx context.Context, q *dbsqlc.Queries) error {
 		}
 		arg := t.s.params(items[:n], t.lanes, done)
 		arg.GuardRevision, done = t.revision, nil
-		rows, err := q.InsertTasks(ctx, arg)
+		rows, err := insertTasks(ctx, q, items[:n], arg)
 		if err != nil {
-			return fmt.Errorf("store %d tasks: %w", n, err)
+			return err
 		}
 		if len(rows) == 0 {
 			if err := changedRules(ctx, q, t.revision); err != nil {

@@ -41,14 +41,11 @@ func lockUpstreams(ctx context.Context, q *dbsqlc.Queries, plans []*plan, others
 	}
 	lock := slices.Concat(tasks, ups, others)
 	slices.SortFunc(lock, func(a, b pgid.ID) int { return slices.Compare(a[:], b[:]) })
-	there, err := q.LockUpstreams(ctx, slices.Compact(lock))
+	there, err := store.LockUpstreams(ctx, q, slices.Compact(lock))
 	if err != nil {
-		return nil, fmt.Errorf("lock what %d tasks depend on: %w", len(tasks), err)
+		return nil, err
 	}
-	if err := q.MarkUpstreams(ctx, ups); err != nil {
-		return nil, fmt.Errorf("mark %d tasks that others depend on: %w", len(ups), err)
-	}
-	return there, nil
+	return there, store.MarkUpstreams(ctx, q, there, ups)
 }
 
 // planGraph finds the tasks that were cancelled because of the dead letters, and

@@ -93,7 +93,7 @@ func TestADayThatGetsADependantIsKept(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- p.janitor(t).RemoveTasks(t.Context()) }()
 	testkit.Eventually(t, "the day is being dropped", func() (bool, string) {
-		n := p.Count(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%penstock_drop_day%'`)
+		n := p.Count(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%penstock_drop_days%'`)
 		return n > 0, ""
 	})
 	id := p.Enqueue(t, &enqueue.Request{Type: "t", Payload: []byte("{}"), DependsOn: []enqueue.Dependency{{TaskID: up.String()}}})[0]

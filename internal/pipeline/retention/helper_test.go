@@ -66,14 +66,14 @@ func (p *past) metric(t *testing.T, name, label string) (n float64) {
 func (p *past) day(t *testing.T, ago int) time.Time {
 	t.Helper()
 	at := time.Now().UTC().Truncate(dayLong).AddDate(0, 0, -ago).Add(time.Hour)
-	p.exec(t, "SELECT penstock_ensure_partitions($1::date, $1::date)", at)
+	p.exec(t, "SELECT penstock_ensure_partition(parent, $1::date, 1) FROM (VALUES ('tasks_finished'), ('event_log')) p(parent)", at)
 	return at
 }
 
 // has reports how many partitions a day has.
 func (p *past) has(t *testing.T, day time.Time) int {
 	t.Helper()
-	return p.Count(t, "SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relname IN ('tasks_' || $1, 'event_log_' || $1)", day.Format("20060102"))
+	return p.Count(t, "SELECT count(*) FROM dated_partitions WHERE first_day = $1::date", day)
 }
 
 func (p *past) exec(t *testing.T, sql string, args ...any) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/penstock-dev/penstock/internal/store"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
@@ -14,17 +16,16 @@ import (
 const (
 	// batch is how many tasks or keys are removed in one transaction.
 	batch = 500
-	// dropTries is how often a day's partitions are tried in one round. Each try
-	// makes the pipeline wait for 0.2 s at most.
+	// checkBatch is how many tasks of a partition are looked at in one transaction.
+	checkBatch = 20000
+	// dropTries is how often a partition is tried in one round. Each try makes the
+	// pipeline wait for 0.2 s at most.
 	dropTries = 3
 )
 
 // inUse is what Postgres says when a lock could not be had in time, and our
 // functions when another transaction is at it.
 const inUse = "55P03"
-
-// timedOut is what it says when a statement took longer than statement_timeout.
-const timedOut = "57014"
 
 // errBusy ends a round: somebody else is removing tasks.
 var errBusy = errors.New("another orchestrator is removing tasks")
@@ -69,12 +70,12 @@ func rest(ctx context.Context, start time.Time) error {
 }
 
 // RemoveTasks removes finished tasks whose time is over, with their events:
-// whole days where nothing in them must be kept, else row by row.
+// whole partitions where nothing in them must be kept, else row by row.
 func (j *Janitor) RemoveTasks(ctx context.Context) error {
 	if j.o.Tasks <= 0 {
 		return nil
 	}
-	days, err := j.o.Store.OldDays(ctx, j.o.Tasks.Milliseconds())
+	parts, err := j.o.Store.OldPartitions(ctx, j.o.Tasks.Milliseconds())
 	if err != nil {
 		return fmt.Errorf("list partitions: %w", err)
 	}
@@ -87,31 +88,41 @@ func (j *Janitor) RemoveTasks(ctx context.Context) error {
 			errs = errors.Join(errs, fmt.Errorf("remove tasks of %s: %w", what, err))
 		}
 	}
-	for _, day := range days {
-		note(day, j.removeDay(ctx, day))
+	for _, p := range parts {
+		part := days{p.FirstDay, p.NextDay}
+		note(part.String(), j.removeDays(ctx, part))
 	}
 	note("callers' names", j.removeNamed(ctx))
 	note("days without a partition", j.removeOther(ctx))
 	return errs
 }
 
-// removeDay drops a day's partitions, or removes what it may of their rows.
-func (j *Janitor) removeDay(ctx context.Context, day string) error {
+// days are those of a partition: from first on, before next.
+type days struct{ first, next pgtype.Date }
+
+func (d days) String() string {
+	return d.first.Time.Format(time.DateOnly) + " to " + d.next.Time.AddDate(0, 0, -1).Format(time.DateOnly)
+}
+
+// removeDays drops a partition, or removes what it may of its rows.
+func (j *Janitor) removeDays(ctx context.Context, d days) error {
+	kept, err := j.check(ctx, d)
+	if err != nil {
+		return err
+	}
+	if kept {
+		return j.removeRowsOf(ctx, d)
+	}
 	for range dropTries {
-		n, err := j.o.Store.DropDay(ctx, day, j.o.Tasks.Milliseconds())
+		n, err := j.o.Store.DropDays(ctx, d.first, d.next)
 		switch {
 		case err == nil && n >= 0:
-			j.count("days", 1)
+			j.count("partitions", 1)
 			j.count("tasks", n)
-			j.o.Log.Info("a day's finished tasks removed (retention.tasks)", "day", day, "tasks", n)
+			j.o.Log.Info("a partition of finished tasks removed (retention.tasks)", "days", d, "tasks", n)
 			return nil
 		case err == nil:
-			return j.removeRowsOf(ctx, day)
-		case store.HasCode(err, timedOut):
-			// There is too much of it for one statement. What is removed row by row stays
-			// removed, so that there is less each time.
-			j.o.Log.Warn("retention: a day is too large to be dropped at once; its tasks are removed one by one first", "day", day, "error", err)
-			return j.removeRowsOf(ctx, day)
+			return j.removeRowsOf(ctx, d)
 		case !store.HasCode(err, inUse):
 			return err
 		}
@@ -123,13 +134,32 @@ func (j *Janitor) removeDay(ctx context.Context, day string) error {
 	return errBusy
 }
 
-func (j *Janitor) removeRowsOf(ctx context.Context, day string) error {
-	arg := dbsqlc.FinishedOfDayParams{Day: day, KeepMs: j.o.Tasks.Milliseconds(), MaxRows: batch}
-	total := int64(0)
-	defer func() { j.told(day, total) }()
+// check has the database look at a partition's tasks, so many at a time, and tells
+// whether one must be kept.
+func (j *Janitor) check(ctx context.Context, d days) (kept bool, err error) {
 	for {
 		start := time.Now()
-		ids, err := j.o.Store.FinishedOfDay(ctx, arg)
+		more, err := j.o.Store.CheckDays(ctx, dbsqlc.CheckDaysParams{FirstDay: d.first, NextDay: d.next, KeepMs: j.o.Tasks.Milliseconds(), MaxRows: checkBatch})
+		switch {
+		case store.HasCode(err, inUse):
+			j.postponed.Inc()
+			return false, errBusy
+		case err != nil || more <= 0:
+			return more < 0, err
+		}
+		if err := rest(ctx, start); err != nil {
+			return false, err
+		}
+	}
+}
+
+func (j *Janitor) removeRowsOf(ctx context.Context, d days) error {
+	arg := dbsqlc.FinishedOfDaysParams{FirstDay: d.first, NextDay: d.next, KeepMs: j.o.Tasks.Milliseconds(), MaxRows: batch}
+	total := int64(0)
+	defer func() { j.told(d.String(), total) }()
+	for {
+		start := time.Now()
+		ids, err := j.o.Store.FinishedOfDays(ctx, arg)
 		if err != nil || len(ids) == 0 {
 			return err
 		}

@@ -36,25 +36,41 @@ func TestOldDayIsDropped(t *testing.T) {
 	if got := p.Count(t, "SELECT xid::text::bigint FROM event_horizon"); got != newest {
 		t.Errorf("the horizon is %d, want %d", got, newest)
 	}
-	if tasks, days := p.metric(t, "penstock_retention_removed_total", "tasks"), p.metric(t, "penstock_retention_removed_total", "days"); tasks != 50 || days != 1 {
-		t.Errorf("%v tasks and %v days counted", tasks, days)
+	if tasks, days := p.metric(t, "penstock_retention_removed_total", "tasks"), p.metric(t, "penstock_retention_removed_total", "partitions"); tasks != 50 || days != 1 {
+		t.Errorf("%v tasks and %v partitions counted", tasks, days)
 	}
 }
 
-// A day that is too large for one statement is emptied step by step, so that each
-// round finds less of it.
-func TestADayTooLargeToDrop(t *testing.T) {
+// A partition is looked at in steps, and goes on where the last round ended; one
+// that nobody has looked at to the end is not dropped.
+func TestPartitionsAreLookedAtInSteps(t *testing.T) {
 	t.Parallel()
 	p := newPast(t)
-	old, young := p.succeeded(t, 50, 30), p.succeeded(t, 5, 5)
-	p.exec(t, `CREATE OR REPLACE FUNCTION penstock_drop_day(day date, keep interval) RETURNS bigint LANGUAGE plpgsql AS
-		$$ BEGIN RAISE query_canceled USING MESSAGE = 'canceling statement due to statement timeout'; END $$`)
-	p.remove(t, p.janitor(t))
+	old := p.succeeded(t, 50, 30)
+	day := time.Now().UTC().AddDate(0, 0, -30).Format(time.DateOnly)
+	check := func() int {
+		t.Helper()
+		return p.Count(t, "SELECT COALESCE(penstock_check_days($1::text::date, $1::text::date + 1, '10 days', 20), -1)", day)
+	}
+	drop := func() int {
+		t.Helper()
+		return p.Count(t, "SELECT COALESCE(penstock_drop_days($1::text::date, $1::text::date + 1), -1)", day)
+	}
+	for i, want := range []int{1, 1, 0, 0} {
+		if n := drop(); i < 3 && n != -1 {
+			t.Fatalf("dropped after %d looks, with %d tasks", i, n)
+		} else if i == 3 && n != 50 {
+			t.Errorf("%d tasks were dropped, want 50", n)
+		}
+		if i == 3 {
+			break
+		}
+		if n := check(); n != want {
+			t.Fatalf("look %d: %d, want %d", i, n, want)
+		}
+	}
 	if n := p.left(t, old...); n != 0 {
 		t.Errorf("%d tasks of an old day are left", n)
-	}
-	if n := p.left(t, young...); n != 5 {
-		t.Errorf("%d of 5 young tasks are left", n)
 	}
 }
 

@@ -64,7 +64,7 @@ func New(o Options) *Janitor {
 			Name: "penstock_entries_trimmed_total", Help: "Acknowledged stream entries removed.",
 		}),
 		removed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "penstock_retention_removed_total", Help: "What retention removed: tasks (with their events), days (partitions, whose tasks are counted too), idempotency_keys, effects, consumers.",
+			Name: "penstock_retention_removed_total", Help: "What retention removed: tasks (with their events), partitions (whose tasks are counted too), idempotency_keys, effects, consumers.",
 		}, []string{"what"}),
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "penstock_retention_failures_total", Help: "Rounds of a step of retention that failed. Each is tried again.",
@@ -159,9 +159,20 @@ func (j *Janitor) count(what string, n int64) {
 	}
 }
 
+// partitionDays is how many days a partition has, so that there are about 20 of
+// each table, whatever retention.tasks is: what is looked up by id, or listed, costs
+// as much as there are partitions. What is kept for ever (0) gets two a year.
+func partitionDays(keep time.Duration) int {
+	const kept = 14
+	if keep <= 0 {
+		return 182
+	}
+	return int(min((keep+kept*24*time.Hour-1)/(kept*24*time.Hour), 400))
+}
+
 // Partitions makes the coming days' partitions.
 func (j *Janitor) Partitions(ctx context.Context) error {
-	if err := j.o.Store.EnsurePartitions(ctx); err != nil {
+	if err := j.o.Store.EnsurePartitions(ctx, partitionDays(j.o.Tasks)); err != nil {
 		return fmt.Errorf("make partitions (until they are there, the default partition takes the rows): %w", err)
 	}
 	return nil

@@ -37,14 +37,16 @@ func TestWrongArgumentsRemoveNothing(t *testing.T) {
 		}
 		for ago := range 33 {
 			// A day without tasks may go: at midnight one comes to be old enough.
-			if n := p.Count(t, "SELECT COALESCE(penstock_drop_day((now() AT TIME ZONE 'UTC')::date - $1::int, $2::text::interval), 0)", ago, keep); n != 0 {
+			p.Count(t, "SELECT COALESCE(penstock_check_days(d, d + 1, $2::text::interval, 100), -1) FROM (SELECT (now() AT TIME ZONE 'UTC')::date - $1::int AS d) x", ago, keep)
+			if n := p.Count(t, "SELECT COALESCE(penstock_drop_days(d, d + 1), 0) FROM (SELECT (now() AT TIME ZONE 'UTC')::date - $1::int AS d) x", ago); n != 0 {
 				t.Errorf("keep %s: the day %d days ago is dropped with its %d tasks", keep, ago, n)
 			}
 		}
 	}
+	suffix := live[1].Time().UTC().Format("20060102") + live[1].Time().UTC().AddDate(0, 0, 1).Format("_20060102")
 	for _, sql := range []string{
-		"DELETE FROM event_log", "DELETE FROM tasks", "DELETE FROM tasks_named", "UPDATE event_horizon SET xid = '1'", "UPDATE dlq_requeues SET task_removed_at = now()",
-		"DROP TABLE tasks_" + live[1].Time().Format("20060102"), "ALTER TABLE event_log DETACH PARTITION event_log_" + live[1].Time().Format("20060102"),
+		"DELETE FROM event_log", "DELETE FROM tasks", "DELETE FROM tasks_finished", "DELETE FROM tasks_finished_named", "INSERT INTO partition_checks SELECT now(), now(), gen_random_uuid(), 0, true", "UPDATE event_horizon SET xid = '1'", "UPDATE dlq_requeues SET task_removed_at = now()",
+		"DROP TABLE tasks_finished_" + suffix, "ALTER TABLE event_log DETACH PARTITION event_log_" + suffix,
 	} {
 		if _, err := p.DB.Exec(t.Context(), sql); !store.HasCode(err, "42501") {
 			t.Errorf("%s: %v, want permission denied", sql, err)

@@ -71,7 +71,7 @@ func (q *Queries) ClaimAlertRound(ctx context.Context, leaseMs int64, intervalMs
 }
 
 const countLive = `-- name: CountLive :many
-SELECT t.state, count(*) AS count FROM tasks t WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled') GROUP BY t.state
+SELECT t.state, count(*) AS count FROM tasks_live t GROUP BY t.state
 `
 
 type CountLiveRow struct {
@@ -79,7 +79,7 @@ type CountLiveRow struct {
 	Count int64
 }
 
-// Live tasks by state, out of the index tasks_live.
+// Live tasks by state.
 func (q *Queries) CountLive(ctx context.Context) ([]*CountLiveRow, error) {
 	rows, err := q.db.Query(ctx, countLive)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 const addGrants = `-- name: AddGrants :exec
-UPDATE tasks t SET approvals = (COALESCE(t.approvals::jsonb, '[]'::jsonb) || $1::text::jsonb)::json WHERE t.id = $2
+UPDATE tasks_live t SET approvals = (COALESCE(t.approvals::jsonb, '[]'::jsonb) || $1::text::jsonb)::json WHERE t.id = $2
 `
 
 // Tells a task's handler what was approved: grants is a JSON array.
@@ -895,7 +895,7 @@ func (q *Queries) VerifyApprovals(ctx context.Context, afterID pgid.ID, maxRows 
 
 const verifyWaiting = `-- name: VerifyWaiting :many
 SELECT t.id, t.name, (SELECT count(*) FROM approvals a WHERE a.task_id = t.id AND a.status = 'pending') AS pending
-FROM tasks t WHERE t.state = 'waiting_approval' AND t.id > $1::uuid ORDER BY t.id LIMIT $2::int
+FROM tasks_live t WHERE t.state = 'waiting_approval' AND t.id > $1::uuid ORDER BY t.id LIMIT $2::int
 `
 
 type VerifyWaitingRow struct {

@@ -14,8 +14,8 @@ import (
 
 const cancellable = `-- name: Cancellable :many
 WITH live AS MATERIALIZED (
-    SELECT t.id, t.created_at FROM tasks t
-    WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled') AND t.state = ANY($2::text[]) AND t.tenant = $3
+    SELECT t.id, t.created_at FROM tasks_live t
+    WHERE t.state = ANY($2::text[]) AND t.tenant = $3
         AND CASE WHEN $4::text = '' THEN t.queue <> 'internal-jobs' ELSE t.queue = $4 END
         AND ($5::text = '' OR t.type = $5)
         AND t.created_at >= $6::timestamptz AND t.created_at < $7::timestamptz
@@ -33,8 +33,7 @@ type CancellableParams struct {
 	CreatedBefore time.Time
 }
 
-// Tasks that a filter admits and that can be cancelled, oldest first. Live
-// tasks are read first: by the time of creation all that ever were would be.
+// Tasks that a filter admits and that can be cancelled, oldest first.
 func (q *Queries) Cancellable(ctx context.Context, arg CancellableParams) ([]pgid.ID, error) {
 	rows, err := q.db.Query(ctx, cancellable,
 		arg.MaxRows,
@@ -93,9 +92,8 @@ func (q *Queries) DeleteTombstones(ctx context.Context, taskIds []pgid.ID, deliv
 const expiringDispatched = `-- name: ExpiringDispatched :many
 SELECT t.id, t.delivery,
     (extract(epoch FROM t.expires_at + $1::bigint * interval '1 millisecond' - clock_timestamp()) * 1000)::double precision AS wait_ms
-FROM tasks t
-WHERE t.expires_at IS NOT NULL AND t.state IN ('pending', 'waiting_approval', 'queued', 'retrying', 'interrupted')
-    AND t.state IN ('queued', 'retrying') AND t.due_at IS NULL AND t.queue <> 'internal-jobs'
+FROM tasks_live t
+WHERE t.expires_at IS NOT NULL AND t.due_at IS NULL AND t.state IN ('queued', 'retrying') AND t.queue <> 'internal-jobs'
 ORDER BY t.expires_at, t.id LIMIT $2::int
 `
 
@@ -129,9 +127,8 @@ func (q *Queries) ExpiringDispatched(ctx context.Context, graceMs int64, maxRows
 
 const expiringWaiting = `-- name: ExpiringWaiting :many
 SELECT t.id, (extract(epoch FROM t.expires_at - clock_timestamp()) * 1000)::double precision AS wait_ms
-FROM tasks t
-WHERE t.expires_at IS NOT NULL AND t.state IN ('pending', 'waiting_approval', 'queued', 'retrying', 'interrupted')
-    AND NOT (t.due_at IS NULL AND t.state IN ('queued', 'retrying')) AND t.queue <> 'internal-jobs'
+FROM tasks_live t
+WHERE t.expires_at IS NOT NULL AND (t.due_at IS NOT NULL OR t.state IN ('pending', 'waiting_approval', 'interrupted')) AND t.queue <> 'internal-jobs'
 ORDER BY t.expires_at, t.id LIMIT $1::int
 `
 

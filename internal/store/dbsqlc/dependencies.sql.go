@@ -57,7 +57,7 @@ WITH input AS (
     SELECT unnest($1::uuid[]) AS task_id, unnest($2::uuid[]) AS clone_id, unnest($3::uuid[]) AS dlq_id,
         unnest($4::text[]) AS trace_id, unnest($5::int[]) AS dependencies
 ), ins AS (
-    INSERT INTO tasks (id, tenant, queue, type, state, max_retries, schedule_type, timeout_ms, retry_policy, idempotency_scope, given, trace_id,
+    INSERT INTO tasks_live (id, tenant, queue, type, state, max_retries, schedule_type, timeout_ms, retry_policy, idempotency_scope, given, trace_id,
         payload, effect_key, effect_own, heartbeat_timeout_ms, requested_by, also_requested_by, graph_id, open_dependencies, on_dependency_failure)
     SELECT i.clone_id, t.tenant, t.queue, t.type, 'pending', t.max_retries, 'now', t.timeout_ms, t.retry_policy, t.idempotency_scope, t.given,
         CASE WHEN starts_with(t.trace_id, 'trace-run-' || t.id::text) THEN i.trace_id ELSE t.trace_id END,
@@ -490,6 +490,38 @@ func (q *Queries) InsertDependencies(ctx context.Context, arg InsertDependencies
 	return err
 }
 
+const lockEndedUpstreams = `-- name: LockEndedUpstreams :many
+SELECT t.id, t.state FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks_finished t ON t.id = u.id
+ORDER BY t.id FOR NO KEY UPDATE OF t
+`
+
+type LockEndedUpstreamsRow struct {
+	ID    pgid.ID
+	State string
+}
+
+// The same for those that have ended, some while LockUpstreams waited for them: ask
+// after it.
+func (q *Queries) LockEndedUpstreams(ctx context.Context, ids []pgid.ID) ([]*LockEndedUpstreamsRow, error) {
+	rows, err := q.db.Query(ctx, lockEndedUpstreams, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*LockEndedUpstreamsRow
+	for rows.Next() {
+		var i LockEndedUpstreamsRow
+		if err := rows.Scan(&i.ID, &i.State); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const lockSettlements = `-- name: LockSettlements :many
 SELECT s.upstream_id FROM dependency_settlements s ORDER BY s.created_at, s.upstream_id LIMIT $1 FOR UPDATE SKIP LOCKED
 `
@@ -516,7 +548,7 @@ func (q *Queries) LockSettlements(ctx context.Context, maxRows int32) ([]pgid.ID
 }
 
 const lockUpstreams = `-- name: LockUpstreams :many
-SELECT t.id, t.state FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+SELECT t.id, t.state FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks_live t ON t.id = u.id
 ORDER BY t.id FOR NO KEY UPDATE OF t
 `
 
@@ -549,7 +581,7 @@ func (q *Queries) LockUpstreams(ctx context.Context, ids []pgid.ID) ([]*LockUpst
 
 const lostSettlements = `-- name: LostSettlements :many
 WITH page AS MATERIALIZED (
-    SELECT t.id FROM tasks t WHERE t.open_dependencies > 0 AND t.id > $1::uuid AND t.state IN ('pending', 'waiting_approval')
+    SELECT t.id FROM tasks_live t WHERE t.open_dependencies > 0 AND t.id > $1::uuid AND t.state IN ('pending', 'waiting_approval')
     ORDER BY t.id LIMIT $2
 )
 SELECT p.id AS task_id, COALESCE(e.upstream_id, '00000000-0000-0000-0000-000000000000'::uuid)::uuid AS upstream_id
@@ -588,14 +620,22 @@ func (q *Queries) LostSettlements(ctx context.Context, afterID pgid.ID, maxRows 
 	return items, nil
 }
 
+const markEndedUpstreams = `-- name: MarkEndedUpstreams :exec
+UPDATE tasks_finished t SET has_dependants = true, updated_at = now() FROM (SELECT unnest($1::uuid[]) AS id) u WHERE t.id = u.id
+`
+
+func (q *Queries) MarkEndedUpstreams(ctx context.Context, ids []pgid.ID) error {
+	_, err := q.db.Exec(ctx, markEndedUpstreams, ids)
+	return err
+}
+
 const markUpstreams = `-- name: MarkUpstreams :exec
-UPDATE tasks t SET has_dependants = true, updated_at = CASE WHEN t.state IN ('succeeded', 'failed', 'cancelled') THEN now() ELSE t.updated_at END
-FROM (SELECT unnest($1::uuid[]) AS id) u
-WHERE t.id = u.id AND (NOT t.has_dependants OR t.state IN ('succeeded', 'failed', 'cancelled'))
+UPDATE tasks_live t SET has_dependants = true
+FROM (SELECT unnest($1::uuid[]) AS id) u WHERE t.id = u.id AND NOT t.has_dependants
 `
 
 // Tells locked tasks that others depend on them. One that has ended is touched in
-// any case: retention must not remove it by an older look.
+// any case (MarkEndedUpstreams): retention must not remove it by an older look.
 func (q *Queries) MarkUpstreams(ctx context.Context, ids []pgid.ID) error {
 	_, err := q.db.Exec(ctx, markUpstreams, ids)
 	return err
@@ -708,11 +748,11 @@ func (q *Queries) SettleEdges(ctx context.Context, taskIds []pgid.ID, upstreamId
 }
 
 const tryLockUpstreams = `-- name: TryLockUpstreams :many
-SELECT t.id FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+SELECT t.id FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks_finished t ON t.id = u.id
 ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED
 `
 
-// The same for those that nobody else has locked.
+// Those that have ended and that nobody else has locked.
 func (q *Queries) TryLockUpstreams(ctx context.Context, ids []pgid.ID) ([]pgid.ID, error) {
 	rows, err := q.db.Query(ctx, tryLockUpstreams, ids)
 	if err != nil {

@@ -118,7 +118,7 @@ func (q *Queries) EffectRequesters(ctx context.Context, ids []pgid.ID) ([]string
 }
 
 const executionLive = `-- name: ExecutionLive :one
-SELECT EXISTS (SELECT FROM tasks t WHERE t.id = $1 AND t.state = 'running' AND t.delivery = $2)
+SELECT EXISTS (SELECT FROM tasks_live t WHERE t.id = $1 AND t.state = 'running' AND t.delivery = $2)
 `
 
 // Whether an execution is its task's current one and runs. One that is not never

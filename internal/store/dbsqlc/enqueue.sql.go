@@ -24,6 +24,31 @@ func (q *Queries) DropKeys(ctx context.Context, scopes []string, keys []string) 
 	return err
 }
 
+const endedAmong = `-- name: EndedAmong :many
+SELECT t.id FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks_finished t ON t.id = u.id
+`
+
+// Those of some ids that belong to tasks that have ended.
+func (q *Queries) EndedAmong(ctx context.Context, ids []pgid.ID) ([]pgid.ID, error) {
+	rows, err := q.db.Query(ctx, endedAmong, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []pgid.ID
+	for rows.Next() {
+		var id pgid.ID
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const guardRevision = `-- name: GuardRevision :one
 SELECT revision FROM guard_state
 `
@@ -93,7 +118,7 @@ WITH input AS (
         unnest($25::uuid[]) AS graph_id, unnest($26::uuid[]) AS schedule_id
 ), queues AS (
     SELECT q.queue, q.after_id, q.room AND NOT EXISTS (
-        SELECT 1 FROM tasks t WHERE t.queue = q.queue AND t.due_at IS NOT NULL AND t.due_at <= now()) AS direct
+        SELECT 1 FROM tasks_live t WHERE t.queue = q.queue AND t.due_at IS NOT NULL AND t.due_at <= now()) AS direct
     FROM (SELECT unnest($27::text[]) AS queue, unnest($28::text[]) AS after_id, unnest($29::boolean[]) AS room) q
 ), timed AS (
     SELECT i.id, i.name, i.tenant, i.queue, i.type, i.payload, i.schedule_type, i.scheduled_at, i.delay_ms, i.timeout_ms, i.max_retries, i.retry_policy, i.scope, i.key, i.given, i.trace_id, i.expires_at, i.start_within_ms, i.heartbeat_timeout_ms, i.requested_by, i.guarded, i.dependencies, i.on_dependency_failure, i.dependencies_digest, i.graph_id, i.schedule_id, CASE
@@ -110,7 +135,7 @@ WITH input AS (
                 || '~' || to_hex((extract(epoch FROM now()) * 1000000)::bigint) END AS effect_key
     FROM timed t
 ), ins AS (
-    INSERT INTO tasks (id, name, tenant, queue, type, state, max_retries, schedule_type, scheduled_at, delay_ms,
+    INSERT INTO tasks_live (id, name, tenant, queue, type, state, max_retries, schedule_type, scheduled_at, delay_ms,
         timeout_ms, due_at, retry_policy, idempotency_scope, idempotency_key, given, trace_id, payload,
         expires_at, start_within_ms, heartbeat_timeout_ms, requested_by, start_at, graph_id, open_dependencies,
         on_dependency_failure, dependencies_digest, schedule_id, effect_key, effect_own)
@@ -202,7 +227,9 @@ type InsertTasksRow struct {
 // may go straight to their stream, in one statement. A task goes straight if
 // the caller allows it for its queue and no due task of the queue waits in
 // Postgres. Ids that exist already are left out of the result; so are all if the
-// guard's rules are not those of guard_revision any more. A guarded task waits for
+// guard's rules are not those of guard_revision any more. Only live tasks' ids are
+// looked for: whoever stores tasks under ids that callers chose asks EndedAmong before,
+// and again after it, for one that ended while this statement waited. A guarded task waits for
 // a person, one with dependencies for other tasks. One that a schedule makes is
 // pending even if it is due: a guard is asked when it is dispatched.
 // A key, or a caller's name, that may have had another task before makes a new act:

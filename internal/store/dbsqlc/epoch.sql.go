@@ -14,12 +14,10 @@ import (
 )
 
 const belowFloor = `-- name: BelowFloor :many
-SELECT b.id, b.queue, b.state, b.delivery FROM unnest($1::text[]) AS s(state) CROSS JOIN LATERAL (
-    SELECT t.id, t.queue, t.state, t.delivery FROM tasks t
-    WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled') AND t.state = s.state AND t.delivery < $2::bigint
-        AND t.created_at <= $3::timestamptz AND t.queue <> 'internal-jobs' AND t.id > $4::uuid
-    ORDER BY t.id LIMIT $5::int) b
-ORDER BY b.id LIMIT $5::int
+SELECT t.id, t.queue, t.state, t.delivery FROM tasks_live t
+WHERE t.state = ANY($1::text[]) AND t.delivery < $2::bigint
+    AND t.created_at <= $3::timestamptz AND t.queue <> 'internal-jobs' AND t.id > $4::uuid
+ORDER BY t.id LIMIT $5::int
 `
 
 type BelowFloorParams struct {
@@ -39,7 +37,7 @@ type BelowFloorRow struct {
 
 // The next live tasks in these states from before a time whose delivery is below
 // a floor, in id order. All states are looked at in one snapshot, so that a task
-// that moves is not missed, but each by itself, as the index has them in order.
+// that moves is not missed.
 func (q *Queries) BelowFloor(ctx context.Context, arg BelowFloorParams) ([]*BelowFloorRow, error) {
 	rows, err := q.db.Query(ctx, belowFloor,
 		arg.States,
@@ -159,7 +157,7 @@ func (q *Queries) CountLoss(ctx context.Context, arg CountLossParams) error {
 }
 
 const currentDeliveries = `-- name: CurrentDeliveries :many
-SELECT t.id, t.delivery FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+SELECT t.id, t.delivery FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks_live t ON t.id = u.id
 WHERE t.state IN ('queued', 'retrying', 'running')
 `
 
@@ -398,7 +396,7 @@ UPDATE redis_epoch SET
         THEN clock_timestamp() ELSE lost_at END,
     lost_epoch = $4,
     floor = CASE WHEN $1 THEN greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint, $5::bigint + (
-        SELECT COALESCE(max(t.delivery), 0) FROM tasks t WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled'))) ELSE floor END,
+        SELECT COALESCE(max(t.delivery), 0) FROM tasks_live t)) ELSE floor END,
     cluster = CASE WHEN $1 THEN $6::text ELSE cluster END
 `
 

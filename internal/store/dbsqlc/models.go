@@ -63,6 +63,13 @@ type ApprovalVote struct {
 	At         time.Time
 }
 
+type DatedPartition struct {
+	Parent   string
+	Part     interface{}
+	FirstDay pgtype.Date
+	NextDay  pgtype.Date
+}
+
 type DependencySettlement struct {
 	UpstreamID pgid.ID
 	CreatedAt  time.Time
@@ -344,6 +351,18 @@ type KeyReuse struct {
 	Since pgtype.Timestamptz
 }
 
+type LiveQueue struct {
+	Queue string
+}
+
+type PartitionCheck struct {
+	FirstDay pgtype.Date
+	NextDay  pgtype.Date
+	Checked  pgid.ID
+	Tasks    int64
+	Complete bool
+}
+
 type RedisEpoch struct {
 	One          bool
 	ID           *pgid.ID
@@ -369,6 +388,20 @@ type RunEvent struct {
 	Payload    []byte
 	TraceID    string
 	OccurredAt time.Time
+}
+
+type RunningTask struct {
+	ID        pgid.ID
+	Name      *string
+	Tenant    string
+	Queue     string
+	Type      string
+	Attempt   int32
+	Delivery  int64
+	WorkerID  *string
+	TimeoutMs int32
+	ClaimedAt pgtype.Timestamptz
+	StartedAt pgtype.Timestamptz
 }
 
 type Schedule struct {
@@ -503,7 +536,7 @@ type TaskRun struct {
 	TaskState      string
 }
 
-type TasksDefault struct {
+type TasksFinished struct {
 	ID               pgid.ID
 	Name             *string
 	Tenant           string
@@ -538,9 +571,34 @@ type TasksDefault struct {
 	UpdatedAt        time.Time
 	StartedAt        pgtype.Timestamptz
 	FinishedAt       pgtype.Timestamptz
+	OriginDlqID      *pgid.ID
+	// The key of the task's effects, where it is not the idempotency key or the task's own id: that of the task it was requeued from, or one with a generation.
+	EffectKey           *string
+	ExpiresAt           pgtype.Timestamptz
+	StartWithinMs       *int64
+	HeartbeatTimeoutMs  *int32
+	HeartbeatAt         pgtype.Timestamptz
+	Progress            []byte
+	UnknownSince        pgtype.Timestamptz
+	RequestedBy         string
+	StartAt             pgtype.Timestamptz
+	GraphID             *pgid.ID
+	OpenDependencies    int32
+	OnDependencyFailure *string
+	DependenciesDigest  *string
+	HasDependants       bool
+	ScheduleID          *pgid.ID
+	Approvals           []byte
+	AlsoRequestedBy     []string
+	EffectOwn           bool
+	RescheduledBy       []string
+	AskedSchedule       []byte
+	ClaimedAt           pgtype.Timestamptz
+	ReadyAt             pgtype.Timestamptz
+	ErasedAt            pgtype.Timestamptz
 }
 
-type TasksNamed struct {
+type TasksFinishedDefault struct {
 	ID               pgid.ID
 	Name             *string
 	Tenant           string
@@ -575,6 +633,155 @@ type TasksNamed struct {
 	UpdatedAt        time.Time
 	StartedAt        pgtype.Timestamptz
 	FinishedAt       pgtype.Timestamptz
+	OriginDlqID      *pgid.ID
+	// The key of the task's effects, where it is not the idempotency key or the task's own id: that of the task it was requeued from, or one with a generation.
+	EffectKey           *string
+	ExpiresAt           pgtype.Timestamptz
+	StartWithinMs       *int64
+	HeartbeatTimeoutMs  *int32
+	HeartbeatAt         pgtype.Timestamptz
+	Progress            []byte
+	UnknownSince        pgtype.Timestamptz
+	RequestedBy         string
+	StartAt             pgtype.Timestamptz
+	GraphID             *pgid.ID
+	OpenDependencies    int32
+	OnDependencyFailure *string
+	DependenciesDigest  *string
+	HasDependants       bool
+	ScheduleID          *pgid.ID
+	Approvals           []byte
+	AlsoRequestedBy     []string
+	EffectOwn           bool
+	RescheduledBy       []string
+	AskedSchedule       []byte
+	ClaimedAt           pgtype.Timestamptz
+	ReadyAt             pgtype.Timestamptz
+	ErasedAt            pgtype.Timestamptz
+}
+
+type TasksFinishedNamed struct {
+	ID               pgid.ID
+	Name             *string
+	Tenant           string
+	Queue            string
+	Type             string
+	State            string
+	Attempt          int32
+	MaxRetries       int32
+	Delivery         int64
+	Interruptions    int32
+	EventSeq         int32
+	ScheduleType     string
+	ScheduledAt      pgtype.Timestamptz
+	DelayMs          *int64
+	TimeoutMs        int32
+	DueAt            pgtype.Timestamptz
+	NextRetryAt      pgtype.Timestamptz
+	RetryPolicy      []byte
+	IdempotencyScope string
+	IdempotencyKey   *string
+	Given            int16
+	TraceID          string
+	Payload          []byte
+	Result           []byte
+	LastErrorCode    *string
+	LastErrorReason  *string
+	WorkerID         *string
+	AppliedKind      *string
+	AppliedDelivery  int64
+	RejectedDelivery int64
+	CreatedAt        time.Time
+	UpdatedAt        time.Time
+	StartedAt        pgtype.Timestamptz
+	FinishedAt       pgtype.Timestamptz
+	OriginDlqID      *pgid.ID
+	// The key of the task's effects, where it is not the idempotency key or the task's own id: that of the task it was requeued from, or one with a generation.
+	EffectKey           *string
+	ExpiresAt           pgtype.Timestamptz
+	StartWithinMs       *int64
+	HeartbeatTimeoutMs  *int32
+	HeartbeatAt         pgtype.Timestamptz
+	Progress            []byte
+	UnknownSince        pgtype.Timestamptz
+	RequestedBy         string
+	StartAt             pgtype.Timestamptz
+	GraphID             *pgid.ID
+	OpenDependencies    int32
+	OnDependencyFailure *string
+	DependenciesDigest  *string
+	HasDependants       bool
+	ScheduleID          *pgid.ID
+	Approvals           []byte
+	AlsoRequestedBy     []string
+	EffectOwn           bool
+	RescheduledBy       []string
+	AskedSchedule       []byte
+	ClaimedAt           pgtype.Timestamptz
+	ReadyAt             pgtype.Timestamptz
+	ErasedAt            pgtype.Timestamptz
+}
+
+type TasksLive struct {
+	ID               pgid.ID
+	Name             *string
+	Tenant           string
+	Queue            string
+	Type             string
+	State            string
+	Attempt          int32
+	MaxRetries       int32
+	Delivery         int64
+	Interruptions    int32
+	EventSeq         int32
+	ScheduleType     string
+	ScheduledAt      pgtype.Timestamptz
+	DelayMs          *int64
+	TimeoutMs        int32
+	DueAt            pgtype.Timestamptz
+	NextRetryAt      pgtype.Timestamptz
+	RetryPolicy      []byte
+	IdempotencyScope string
+	IdempotencyKey   *string
+	Given            int16
+	TraceID          string
+	Payload          []byte
+	Result           []byte
+	LastErrorCode    *string
+	LastErrorReason  *string
+	WorkerID         *string
+	AppliedKind      *string
+	AppliedDelivery  int64
+	RejectedDelivery int64
+	CreatedAt        time.Time
+	UpdatedAt        time.Time
+	StartedAt        pgtype.Timestamptz
+	FinishedAt       pgtype.Timestamptz
+	OriginDlqID      *pgid.ID
+	// The key of the task's effects, where it is not the idempotency key or the task's own id: that of the task it was requeued from, or one with a generation.
+	EffectKey           *string
+	ExpiresAt           pgtype.Timestamptz
+	StartWithinMs       *int64
+	HeartbeatTimeoutMs  *int32
+	HeartbeatAt         pgtype.Timestamptz
+	Progress            []byte
+	UnknownSince        pgtype.Timestamptz
+	RequestedBy         string
+	StartAt             pgtype.Timestamptz
+	GraphID             *pgid.ID
+	OpenDependencies    int32
+	OnDependencyFailure *string
+	DependenciesDigest  *string
+	HasDependants       bool
+	ScheduleID          *pgid.ID
+	Approvals           []byte
+	AlsoRequestedBy     []string
+	EffectOwn           bool
+	RescheduledBy       []string
+	AskedSchedule       []byte
+	ClaimedAt           pgtype.Timestamptz
+	ReadyAt             pgtype.Timestamptz
+	ErasedAt            pgtype.Timestamptz
 }
 
 type Tenant struct {

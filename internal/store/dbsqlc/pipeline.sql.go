@@ -14,9 +14,12 @@ import (
 )
 
 const candidates = `-- name: Candidates :many
-SELECT t.id, t.queue, t.state, t.delivery FROM tasks t
-WHERE t.state IN ('queued', 'retrying', 'running') AND t.due_at IS NULL AND t.queue <> 'internal-jobs'
-    AND NOT EXISTS (SELECT 1 FROM dispatch_outbox o WHERE t.id = ANY(o.task_ids))
+WITH open AS MATERIALIZED (
+    SELECT DISTINCT i.id FROM dispatch_outbox o, unnest(o.task_ids) i(id)
+)
+SELECT t.id, t.queue, t.state, t.delivery FROM live_queues q CROSS JOIN unnest(ARRAY['queued', 'retrying', 'running']) s(state)
+    CROSS JOIN LATERAL (SELECT x.id, x.queue, x.state, x.delivery FROM tasks_live x WHERE x.queue = q.queue AND x.state = s.state AND x.due_at IS NULL OFFSET 0) t
+WHERE q.queue <> 'internal-jobs' AND NOT EXISTS (SELECT FROM open o WHERE o.id = t.id)
 ORDER BY t.id
 `
 
@@ -55,7 +58,7 @@ func (q *Queries) Candidates(ctx context.Context) ([]*CandidatesRow, error) {
 
 const candidatesAmong = `-- name: CandidatesAmong :many
 WITH t AS MATERIALIZED (
-    SELECT t.id, t.queue, t.state, t.delivery, t.due_at FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+    SELECT t.id, t.queue, t.state, t.delivery, t.due_at FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks_live t ON t.id = u.id
 )
 SELECT t.id, t.queue, t.state, t.delivery FROM t
 WHERE t.state IN ('queued', 'retrying', 'running') AND t.due_at IS NULL AND t.queue <> 'internal-jobs'
@@ -70,8 +73,7 @@ type CandidatesAmongRow struct {
 	Delivery int64
 }
 
-// Those of some tasks that must be somewhere in Redis. The ids come first: by
-// the states, all live tasks would be read.
+// Those of some tasks that must be somewhere in Redis. The ids come first.
 func (q *Queries) CandidatesAmong(ctx context.Context, ids []pgid.ID) ([]*CandidatesAmongRow, error) {
 	rows, err := q.db.Query(ctx, candidatesAmong, ids)
 	if err != nil {
@@ -108,10 +110,10 @@ func (q *Queries) DeleteOutbox(ctx context.Context, ids []int64) error {
 
 const dueQueues = `-- name: DueQueues :many
 WITH RECURSIVE q AS (
-    (SELECT t.queue, t.due_at FROM tasks t WHERE t.due_at IS NOT NULL ORDER BY t.queue, t.due_at LIMIT 1)
+    (SELECT t.queue, t.due_at FROM tasks_live t WHERE t.due_at IS NOT NULL ORDER BY t.queue, t.due_at LIMIT 1)
     UNION ALL
     SELECT n.queue, n.due_at FROM q, LATERAL (
-        SELECT t.queue, t.due_at FROM tasks t WHERE t.due_at IS NOT NULL AND t.queue > q.queue ORDER BY t.queue, t.due_at LIMIT 1) n
+        SELECT t.queue, t.due_at FROM tasks_live t WHERE t.due_at IS NOT NULL AND t.queue > q.queue ORDER BY t.queue, t.due_at LIMIT 1) n
 )
 SELECT q.queue, q.due_at::timestamptz AS due_at, (extract(epoch FROM q.due_at - clock_timestamp()) * 1000)::double precision AS wait_ms FROM q
 WHERE q.queue <> 'internal-jobs'
@@ -146,16 +148,123 @@ func (q *Queries) DueQueues(ctx context.Context) ([]*DueQueuesRow, error) {
 }
 
 const ensurePartition = `-- name: EnsurePartition :one
-SELECT penstock_ensure_partition($1::text, (now() AT TIME ZONE 'UTC')::date + $2::int)
+SELECT penstock_ensure_partition($1::text, (now() AT TIME ZONE 'UTC')::date + $2::int, $3::int)
 `
 
-// Makes a table's partition of a day, so many days from today, unless it is
-// there; 0: it was, or could not be.
-func (q *Queries) EnsurePartition(ctx context.Context, parent string, ahead int32) (int32, error) {
-	row := q.db.QueryRow(ctx, ensurePartition, parent, ahead)
+type EnsurePartitionParams struct {
+	Parent string
+	Ahead  int32
+	Days   int32
+}
+
+// Makes a partition of so many days, that begins so many days from today, unless
+// there is one that has that day; 0: there was, or it could not be made.
+func (q *Queries) EnsurePartition(ctx context.Context, arg EnsurePartitionParams) (int32, error) {
+	row := q.db.QueryRow(ctx, ensurePartition, arg.Parent, arg.Ahead, arg.Days)
 	var penstock_ensure_partition int32
 	err := row.Scan(&penstock_ensure_partition)
 	return penstock_ensure_partition, err
+}
+
+const finishTasks = `-- name: FinishTasks :exec
+WITH gone AS (
+    DELETE FROM tasks_live d USING (SELECT unnest($1::uuid[]) AS id) x WHERE d.id = x.id
+)
+INSERT INTO tasks_finished (id, name, tenant, queue, type, max_retries, schedule_type, scheduled_at, delay_ms, timeout_ms, retry_policy, idempotency_scope, idempotency_key,
+    given, trace_id, payload, created_at, origin_dlq_id, effect_key, expires_at, start_within_ms, heartbeat_timeout_ms, heartbeat_at, progress, requested_by,
+    graph_id, on_dependency_failure, dependencies_digest, has_dependants, schedule_id, approvals, also_requested_by, effect_own, rescheduled_by, asked_schedule, erased_at,
+    state, attempt, delivery, interruptions, event_seq, due_at, next_retry_at, applied_kind, applied_delivery, rejected_delivery, worker_id, last_error_code, last_error_reason, claimed_at, started_at, finished_at, result, unknown_since, start_at, open_dependencies, ready_at, updated_at)
+SELECT t.id, t.name, t.tenant, t.queue, t.type, t.max_retries, t.schedule_type, t.scheduled_at, t.delay_ms, t.timeout_ms, t.retry_policy, t.idempotency_scope, t.idempotency_key,
+    t.given, t.trace_id, t.payload, t.created_at, t.origin_dlq_id, t.effect_key, t.expires_at, t.start_within_ms, t.heartbeat_timeout_ms, t.heartbeat_at, t.progress, t.requested_by,
+    t.graph_id, t.on_dependency_failure, t.dependencies_digest, t.has_dependants, t.schedule_id, t.approvals, t.also_requested_by, t.effect_own, t.rescheduled_by, t.asked_schedule, t.erased_at,
+    u.state,
+    u.attempt,
+    u.delivery,
+    u.interruptions,
+    u.event_seq,
+    NULLIF(u.due_at, '0001-01-01 00:00:00Z'::timestamptz),
+    NULLIF(u.next_retry_at, '0001-01-01 00:00:00Z'::timestamptz),
+    NULLIF(u.applied_kind, ''),
+    u.applied_delivery,
+    u.rejected_delivery,
+    NULLIF(u.worker_id, ''),
+    NULLIF(u.code, ''),
+    NULLIF(u.reason, ''),
+    NULLIF(u.claimed_at, '0001-01-01 00:00:00Z'::timestamptz),
+    NULLIF(u.started_at, '0001-01-01 00:00:00Z'::timestamptz),
+    NULLIF(u.finished_at, '0001-01-01 00:00:00Z'::timestamptz),
+    COALESCE(NULLIF(u.result, '')::json, t.result),
+    NULLIF(u.unknown_since, '0001-01-01 00:00:00Z'::timestamptz),
+    NULLIF(u.start_at, '0001-01-01 00:00:00Z'::timestamptz),
+    u.open_dependencies,
+    NULLIF(u.ready_at, '0001-01-01 00:00:00Z'::timestamptz),
+    now()
+FROM (
+    SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS state, unnest($3::int[]) AS attempt,
+        unnest($4::bigint[]) AS delivery, unnest($5::int[]) AS interruptions,
+        unnest($6::int[]) AS event_seq, unnest($7::timestamptz[]) AS due_at,
+        unnest($8::timestamptz[]) AS next_retry_at, unnest($9::text[]) AS applied_kind,
+        unnest($10::bigint[]) AS applied_delivery, unnest($11::bigint[]) AS rejected_delivery,
+        unnest($12::text[]) AS worker_id, unnest($13::text[]) AS code, unnest($14::text[]) AS reason,
+        unnest($15::timestamptz[]) AS claimed_at, unnest($16::timestamptz[]) AS started_at, unnest($17::timestamptz[]) AS finished_at,
+        unnest($18::text[]) AS result, unnest($19::timestamptz[]) AS unknown_since,
+        unnest($20::timestamptz[]) AS start_at, unnest($21::int[]) AS open_dependencies,
+        unnest($22::timestamptz[]) AS ready_at
+) u JOIN tasks_live t ON t.id = u.id
+`
+
+type FinishTasksParams struct {
+	Ids                []pgid.ID
+	States             []string
+	Attempts           []int32
+	Deliveries         []int64
+	Interruptions      []int32
+	EventSeqs          []int32
+	DueAts             []time.Time
+	NextRetryAts       []time.Time
+	AppliedKinds       []string
+	AppliedDeliveries  []int64
+	RejectedDeliveries []int64
+	WorkerIds          []string
+	Codes              []string
+	Reasons            []string
+	ClaimedAts         []time.Time
+	StartedAts         []time.Time
+	FinishedAts        []time.Time
+	Results            []string
+	UnknownSinces      []time.Time
+	StartAts           []time.Time
+	OpenDependencies   []int32
+	ReadyAts           []time.Time
+}
+
+// Stores what decisions changed of locked tasks that end: it moves them.
+func (q *Queries) FinishTasks(ctx context.Context, arg FinishTasksParams) error {
+	_, err := q.db.Exec(ctx, finishTasks,
+		arg.Ids,
+		arg.States,
+		arg.Attempts,
+		arg.Deliveries,
+		arg.Interruptions,
+		arg.EventSeqs,
+		arg.DueAts,
+		arg.NextRetryAts,
+		arg.AppliedKinds,
+		arg.AppliedDeliveries,
+		arg.RejectedDeliveries,
+		arg.WorkerIds,
+		arg.Codes,
+		arg.Reasons,
+		arg.ClaimedAts,
+		arg.StartedAts,
+		arg.FinishedAts,
+		arg.Results,
+		arg.UnknownSinces,
+		arg.StartAts,
+		arg.OpenDependencies,
+		arg.ReadyAts,
+	)
+	return err
 }
 
 const getDeployment = `-- name: GetDeployment :one
@@ -173,6 +282,68 @@ func (q *Queries) GetDeployment(ctx context.Context) (*GetDeploymentRow, error) 
 	var i GetDeploymentRow
 	err := row.Scan(&i.ID, &i.Seed, &i.CreatedAt)
 	return &i, err
+}
+
+const insertEvents = `-- name: InsertEvents :exec
+INSERT INTO event_log (task_id, seq, type, previous_status, status, attempt, delivery, idempotency_key, next_retry_at,
+    error_code, reason, backoff_delay_ms, actor, worker_id, message_id, trace_id, data, occurred_at)
+SELECT e.task_id, e.seq, e.type, NULLIF(e.previous_status, ''), e.status, e.attempt, e.delivery, NULLIF(e.key, ''),
+    NULLIF(e.next_retry_at, '0001-01-01 00:00:00Z'::timestamptz), NULLIF(e.code, ''), NULLIF(e.reason, ''), NULLIF(e.backoff, -1), e.actor, NULLIF(e.worker_id, ''),
+    NULLIF(e.message_id, ''), e.trace_id, NULLIF(e.data, '')::json, e.occurred_at
+FROM (SELECT unnest($1::uuid[]) AS task_id, unnest($2::int[]) AS seq,
+    unnest($3::text[]) AS type, unnest($4::text[]) AS previous_status, unnest($5::text[]) AS status,
+    unnest($6::int[]) AS attempt, unnest($7::bigint[]) AS delivery, unnest($8::text[]) AS key,
+    unnest($9::timestamptz[]) AS next_retry_at, unnest($10::text[]) AS code,
+    unnest($11::text[]) AS reason, unnest($12::bigint[]) AS backoff, unnest($13::text[]) AS actor,
+    unnest($14::text[]) AS worker_id, unnest($15::text[]) AS message_id,
+    unnest($16::text[]) AS trace_id, unnest($17::text[]) AS data,
+    unnest($18::timestamptz[]) AS occurred_at) e
+`
+
+type InsertEventsParams struct {
+	TaskIds      []pgid.ID
+	Seqs         []int32
+	Types        []string
+	Froms        []string
+	Tos          []string
+	Attempts     []int32
+	Deliveries   []int64
+	Keys         []string
+	NextRetryAts []time.Time
+	Codes        []string
+	Reasons      []string
+	Backoffs     []int64
+	Actors       []string
+	WorkerIds    []string
+	MessageIds   []string
+	TraceIds     []string
+	Datas        []string
+	Times        []time.Time
+}
+
+// Appends what decisions say.
+func (q *Queries) InsertEvents(ctx context.Context, arg InsertEventsParams) error {
+	_, err := q.db.Exec(ctx, insertEvents,
+		arg.TaskIds,
+		arg.Seqs,
+		arg.Types,
+		arg.Froms,
+		arg.Tos,
+		arg.Attempts,
+		arg.Deliveries,
+		arg.Keys,
+		arg.NextRetryAts,
+		arg.Codes,
+		arg.Reasons,
+		arg.Backoffs,
+		arg.Actors,
+		arg.WorkerIds,
+		arg.MessageIds,
+		arg.TraceIds,
+		arg.Datas,
+		arg.Times,
+	)
+	return err
 }
 
 const insertOutbox = `-- name: InsertOutbox :one
@@ -217,7 +388,7 @@ func (q *Queries) InsertSettlements(ctx context.Context, ids []pgid.ID) error {
 }
 
 const liveQueues = `-- name: LiveQueues :many
-SELECT DISTINCT t.queue FROM tasks t WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled') AND t.queue <> 'internal-jobs'
+SELECT q.queue FROM live_queues q WHERE q.queue <> 'internal-jobs'
 `
 
 // Queues that have live tasks, and so a stream.
@@ -247,7 +418,7 @@ SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.e
     t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type, t.expires_at, t.unknown_since,
     t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, t.created_at, t.updated_at, t.claimed_at, t.ready_at, clock_timestamp()::timestamptz AS now, t.tenant, t.timeout_ms, t.heartbeat_timeout_ms, t.effect_key, t.effect_own, t.idempotency_scope, t.schedule_type, t.scheduled_at, t.delay_ms,
     t.requested_by, t.schedule_id, t.approvals, octet_length(t.payload::text)::int AS payload_bytes
-FROM tasks t
+FROM tasks_live t
 WHERE t.queue = $1 AND t.due_at IS NOT NULL AND t.due_at <= now() + $2::bigint * interval '1 millisecond'
 ORDER BY t.due_at, t.id LIMIT $3 FOR UPDATE SKIP LOCKED
 `
@@ -378,6 +549,109 @@ func (q *Queries) LockDue(ctx context.Context, arg LockDueParams) ([]*LockDueRow
 	return items, nil
 }
 
+const lockFinished = `-- name: LockFinished :many
+SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at, t.next_retry_at,
+    t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
+    t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type, t.expires_at, t.unknown_since,
+    t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, t.created_at, t.updated_at, t.claimed_at, t.ready_at, clock_timestamp()::timestamptz AS now
+FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks_finished t ON t.id = u.id
+ORDER BY t.id FOR UPDATE OF t
+`
+
+type LockFinishedRow struct {
+	ID                  pgid.ID
+	State               string
+	Attempt             int32
+	MaxRetries          int32
+	Delivery            int64
+	Interruptions       int32
+	EventSeq            int32
+	DueAt               pgtype.Timestamptz
+	NextRetryAt         pgtype.Timestamptz
+	RetryPolicy         []byte
+	AppliedKind         *string
+	AppliedDelivery     int64
+	RejectedDelivery    int64
+	WorkerID            *string
+	LastErrorCode       *string
+	LastErrorReason     *string
+	StartedAt           pgtype.Timestamptz
+	FinishedAt          pgtype.Timestamptz
+	TraceID             string
+	Queue               string
+	Name                *string
+	IdempotencyKey      *string
+	Type                string
+	ExpiresAt           pgtype.Timestamptz
+	UnknownSince        pgtype.Timestamptz
+	StartAt             pgtype.Timestamptz
+	OpenDependencies    int32
+	HasDependants       bool
+	OnDependencyFailure *string
+	CreatedAt           time.Time
+	UpdatedAt           time.Time
+	ClaimedAt           pgtype.Timestamptz
+	ReadyAt             pgtype.Timestamptz
+	Now                 time.Time
+}
+
+// The same for tasks that have ended. Those that end while LockTasks waits for them
+// are here: ask after it.
+func (q *Queries) LockFinished(ctx context.Context, ids []pgid.ID) ([]*LockFinishedRow, error) {
+	rows, err := q.db.Query(ctx, lockFinished, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []*LockFinishedRow
+	for rows.Next() {
+		var i LockFinishedRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.State,
+			&i.Attempt,
+			&i.MaxRetries,
+			&i.Delivery,
+			&i.Interruptions,
+			&i.EventSeq,
+			&i.DueAt,
+			&i.NextRetryAt,
+			&i.RetryPolicy,
+			&i.AppliedKind,
+			&i.AppliedDelivery,
+			&i.RejectedDelivery,
+			&i.WorkerID,
+			&i.LastErrorCode,
+			&i.LastErrorReason,
+			&i.StartedAt,
+			&i.FinishedAt,
+			&i.TraceID,
+			&i.Queue,
+			&i.Name,
+			&i.IdempotencyKey,
+			&i.Type,
+			&i.ExpiresAt,
+			&i.UnknownSince,
+			&i.StartAt,
+			&i.OpenDependencies,
+			&i.HasDependants,
+			&i.OnDependencyFailure,
+			&i.CreatedAt,
+			&i.UpdatedAt,
+			&i.ClaimedAt,
+			&i.ReadyAt,
+			&i.Now,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, &i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const lockOrphanedOutbox = `-- name: LockOrphanedOutbox :many
 SELECT o.id, o.owner, o.queue, o.after_id, o.task_ids, o.deliveries FROM dispatch_outbox o
 WHERE NOT EXISTS (SELECT 1 FROM instances i WHERE i.id = o.owner AND i.seen_at > now() - $1::bigint * interval '1 millisecond')
@@ -428,7 +702,7 @@ SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.e
     t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
     t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type, t.expires_at, t.unknown_since,
     t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, t.created_at, t.updated_at, t.claimed_at, t.ready_at, clock_timestamp()::timestamptz AS now
-FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks_live t ON t.id = u.id
 ORDER BY t.id FOR UPDATE OF t
 `
 
@@ -469,7 +743,7 @@ type LockTasksRow struct {
 	Now                 time.Time
 }
 
-// Locks tasks in id order for a decision. now is Postgres' clock.
+// Locks live tasks in id order for a decision. now is Postgres' clock.
 func (q *Queries) LockTasks(ctx context.Context, ids []pgid.ID) ([]*LockTasksRow, error) {
 	rows, err := q.db.Query(ctx, lockTasks, ids)
 	if err != nil {
@@ -622,7 +896,7 @@ func (q *Queries) OwnOutbox(ctx context.Context, owner pgid.ID) ([]int64, error)
 }
 
 const payloads = `-- name: Payloads :many
-SELECT t.id, t.payload FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+SELECT t.id, t.payload FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks_live t ON t.id = u.id
 `
 
 type PayloadsRow struct {
@@ -683,8 +957,15 @@ func (q *Queries) RenewOutbox(ctx context.Context, id int64) (int64, error) {
 	return result.RowsAffected(), nil
 }
 
-const saveTasks = `-- name: SaveTasks :exec
-WITH input AS (
+const saveFinished = `-- name: SaveFinished :exec
+UPDATE tasks_finished t SET state = u.state, attempt = u.attempt, delivery = u.delivery, interruptions = u.interruptions,
+    event_seq = u.event_seq, due_at = NULLIF(u.due_at, '0001-01-01 00:00:00Z'::timestamptz), next_retry_at = NULLIF(u.next_retry_at, '0001-01-01 00:00:00Z'::timestamptz), applied_kind = NULLIF(u.applied_kind, ''),
+    applied_delivery = u.applied_delivery, rejected_delivery = u.rejected_delivery, worker_id = NULLIF(u.worker_id, ''),
+    last_error_code = NULLIF(u.code, ''), last_error_reason = NULLIF(u.reason, ''), claimed_at = NULLIF(u.claimed_at, '0001-01-01 00:00:00Z'::timestamptz), started_at = NULLIF(u.started_at, '0001-01-01 00:00:00Z'::timestamptz),
+    finished_at = NULLIF(u.finished_at, '0001-01-01 00:00:00Z'::timestamptz), result = COALESCE(NULLIF(u.result, '')::json, t.result),
+    unknown_since = NULLIF(u.unknown_since, '0001-01-01 00:00:00Z'::timestamptz), start_at = NULLIF(u.start_at, '0001-01-01 00:00:00Z'::timestamptz),
+    open_dependencies = u.open_dependencies, ready_at = NULLIF(u.ready_at, '0001-01-01 00:00:00Z'::timestamptz), updated_at = now()
+FROM (
     SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS state, unnest($3::int[]) AS attempt,
         unnest($4::bigint[]) AS delivery, unnest($5::int[]) AS interruptions,
         unnest($6::int[]) AS event_seq, unnest($7::timestamptz[]) AS due_at,
@@ -695,29 +976,84 @@ WITH input AS (
         unnest($18::text[]) AS result, unnest($19::timestamptz[]) AS unknown_since,
         unnest($20::timestamptz[]) AS start_at, unnest($21::int[]) AS open_dependencies,
         unnest($22::timestamptz[]) AS ready_at
-), events AS (
-    INSERT INTO event_log (task_id, seq, type, previous_status, status, attempt, delivery, idempotency_key, next_retry_at,
-        error_code, reason, backoff_delay_ms, actor, worker_id, message_id, trace_id, data, occurred_at)
-    SELECT e.task_id, e.seq, e.type, NULLIF(e.previous_status, ''), e.status, e.attempt, e.delivery, NULLIF(e.key, ''),
-        NULLIF(e.next_retry_at, '0001-01-01 00:00:00Z'::timestamptz), NULLIF(e.code, ''), NULLIF(e.reason, ''), NULLIF(e.backoff, -1), e.actor, NULLIF(e.worker_id, ''),
-        NULLIF(e.message_id, ''), e.trace_id, NULLIF(e.data, '')::json, e.occurred_at
-    FROM (SELECT unnest($23::uuid[]) AS task_id, unnest($24::int[]) AS seq,
-        unnest($25::text[]) AS type, unnest($26::text[]) AS previous_status, unnest($27::text[]) AS status,
-        unnest($28::int[]) AS attempt, unnest($29::bigint[]) AS delivery, unnest($30::text[]) AS key,
-        unnest($31::timestamptz[]) AS next_retry_at, unnest($32::text[]) AS code,
-        unnest($33::text[]) AS reason, unnest($34::bigint[]) AS backoff, unnest($35::text[]) AS actor,
-        unnest($36::text[]) AS worker_id, unnest($37::text[]) AS message_id,
-        unnest($38::text[]) AS trace_id, unnest($39::text[]) AS data,
-        unnest($40::timestamptz[]) AS occurred_at) e
-)
-UPDATE tasks t SET state = u.state, attempt = u.attempt, delivery = u.delivery, interruptions = u.interruptions,
+) u WHERE t.id = u.id
+`
+
+type SaveFinishedParams struct {
+	Ids                []pgid.ID
+	States             []string
+	Attempts           []int32
+	Deliveries         []int64
+	Interruptions      []int32
+	EventSeqs          []int32
+	DueAts             []time.Time
+	NextRetryAts       []time.Time
+	AppliedKinds       []string
+	AppliedDeliveries  []int64
+	RejectedDeliveries []int64
+	WorkerIds          []string
+	Codes              []string
+	Reasons            []string
+	ClaimedAts         []time.Time
+	StartedAts         []time.Time
+	FinishedAts        []time.Time
+	Results            []string
+	UnknownSinces      []time.Time
+	StartAts           []time.Time
+	OpenDependencies   []int32
+	ReadyAts           []time.Time
+}
+
+// Stores what decisions changed of tasks that had ended before: an outcome that came
+// too late was noted, or what they waited for ended, too.
+func (q *Queries) SaveFinished(ctx context.Context, arg SaveFinishedParams) error {
+	_, err := q.db.Exec(ctx, saveFinished,
+		arg.Ids,
+		arg.States,
+		arg.Attempts,
+		arg.Deliveries,
+		arg.Interruptions,
+		arg.EventSeqs,
+		arg.DueAts,
+		arg.NextRetryAts,
+		arg.AppliedKinds,
+		arg.AppliedDeliveries,
+		arg.RejectedDeliveries,
+		arg.WorkerIds,
+		arg.Codes,
+		arg.Reasons,
+		arg.ClaimedAts,
+		arg.StartedAts,
+		arg.FinishedAts,
+		arg.Results,
+		arg.UnknownSinces,
+		arg.StartAts,
+		arg.OpenDependencies,
+		arg.ReadyAts,
+	)
+	return err
+}
+
+const saveTasks = `-- name: SaveTasks :exec
+UPDATE tasks_live t SET state = u.state, attempt = u.attempt, delivery = u.delivery, interruptions = u.interruptions,
     event_seq = u.event_seq, due_at = NULLIF(u.due_at, '0001-01-01 00:00:00Z'::timestamptz), next_retry_at = NULLIF(u.next_retry_at, '0001-01-01 00:00:00Z'::timestamptz), applied_kind = NULLIF(u.applied_kind, ''),
     applied_delivery = u.applied_delivery, rejected_delivery = u.rejected_delivery, worker_id = NULLIF(u.worker_id, ''),
     last_error_code = NULLIF(u.code, ''), last_error_reason = NULLIF(u.reason, ''), claimed_at = NULLIF(u.claimed_at, '0001-01-01 00:00:00Z'::timestamptz), started_at = NULLIF(u.started_at, '0001-01-01 00:00:00Z'::timestamptz),
     finished_at = NULLIF(u.finished_at, '0001-01-01 00:00:00Z'::timestamptz), result = COALESCE(NULLIF(u.result, '')::json, t.result),
     unknown_since = NULLIF(u.unknown_since, '0001-01-01 00:00:00Z'::timestamptz), start_at = NULLIF(u.start_at, '0001-01-01 00:00:00Z'::timestamptz),
     open_dependencies = u.open_dependencies, ready_at = NULLIF(u.ready_at, '0001-01-01 00:00:00Z'::timestamptz), updated_at = now()
-FROM input u WHERE t.id = u.id
+FROM (
+    SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS state, unnest($3::int[]) AS attempt,
+        unnest($4::bigint[]) AS delivery, unnest($5::int[]) AS interruptions,
+        unnest($6::int[]) AS event_seq, unnest($7::timestamptz[]) AS due_at,
+        unnest($8::timestamptz[]) AS next_retry_at, unnest($9::text[]) AS applied_kind,
+        unnest($10::bigint[]) AS applied_delivery, unnest($11::bigint[]) AS rejected_delivery,
+        unnest($12::text[]) AS worker_id, unnest($13::text[]) AS code, unnest($14::text[]) AS reason,
+        unnest($15::timestamptz[]) AS claimed_at, unnest($16::timestamptz[]) AS started_at, unnest($17::timestamptz[]) AS finished_at,
+        unnest($18::text[]) AS result, unnest($19::timestamptz[]) AS unknown_since,
+        unnest($20::timestamptz[]) AS start_at, unnest($21::int[]) AS open_dependencies,
+        unnest($22::timestamptz[]) AS ready_at
+) u WHERE t.id = u.id
 `
 
 type SaveTasksParams struct {
@@ -743,27 +1079,9 @@ type SaveTasksParams struct {
 	StartAts           []time.Time
 	OpenDependencies   []int32
 	ReadyAts           []time.Time
-	EventTaskIds       []pgid.ID
-	EventSeqNos        []int32
-	EventTypes         []string
-	EventFroms         []string
-	EventTos           []string
-	EventAttempts      []int32
-	EventDeliveries    []int64
-	EventKeys          []string
-	EventNextRetryAts  []time.Time
-	EventCodes         []string
-	EventReasons       []string
-	EventBackoffs      []int64
-	EventActors        []string
-	EventWorkerIds     []string
-	EventMessageIds    []string
-	EventTraceIds      []string
-	EventDatas         []string
-	EventTimes         []time.Time
 }
 
-// Stores what decisions changed, together with their events.
+// Stores what decisions changed of tasks that live on.
 func (q *Queries) SaveTasks(ctx context.Context, arg SaveTasksParams) error {
 	_, err := q.db.Exec(ctx, saveTasks,
 		arg.Ids,
@@ -788,24 +1106,6 @@ func (q *Queries) SaveTasks(ctx context.Context, arg SaveTasksParams) error {
 		arg.StartAts,
 		arg.OpenDependencies,
 		arg.ReadyAts,
-		arg.EventTaskIds,
-		arg.EventSeqNos,
-		arg.EventTypes,
-		arg.EventFroms,
-		arg.EventTos,
-		arg.EventAttempts,
-		arg.EventDeliveries,
-		arg.EventKeys,
-		arg.EventNextRetryAts,
-		arg.EventCodes,
-		arg.EventReasons,
-		arg.EventBackoffs,
-		arg.EventActors,
-		arg.EventWorkerIds,
-		arg.EventMessageIds,
-		arg.EventTraceIds,
-		arg.EventDatas,
-		arg.EventTimes,
 	)
 	return err
 }

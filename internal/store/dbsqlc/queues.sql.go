@@ -13,11 +13,11 @@ import (
 
 const queueWaits = `-- name: QueueWaits :many
 SELECT q.queue::text AS queue,
-    (SELECT count(*) FROM (SELECT FROM tasks t WHERE t.queue = q.queue AND t.due_at IS NOT NULL AND t.due_at <= now()
+    (SELECT count(*) FROM (SELECT FROM tasks_live t WHERE t.queue = q.queue AND t.due_at IS NOT NULL AND t.due_at <= now()
         ORDER BY t.due_at, t.id LIMIT $1::int) due)::bigint AS due,
-    COALESCE((SELECT extract(epoch FROM clock_timestamp() - t.due_at) FROM tasks t WHERE t.queue = q.queue AND t.due_at IS NOT NULL AND t.due_at <= now()
+    COALESCE((SELECT extract(epoch FROM clock_timestamp() - t.due_at) FROM tasks_live t WHERE t.queue = q.queue AND t.due_at IS NOT NULL AND t.due_at <= now()
         ORDER BY t.due_at, t.id LIMIT 1), -1)::double precision AS due_seconds,
-    COALESCE((SELECT extract(epoch FROM clock_timestamp() - COALESCE(t.ready_at, t.created_at)) FROM tasks t
+    COALESCE((SELECT extract(epoch FROM clock_timestamp() - COALESCE(t.ready_at, t.created_at)) FROM tasks_live t
         WHERE t.id = q.next AND t.state IN ('queued', 'retrying')), -1)::double precision AS next_seconds
 FROM (SELECT unnest($2::text[]) AS queue, unnest($3::uuid[]) AS next) q
 `

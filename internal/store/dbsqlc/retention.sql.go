@@ -9,16 +9,42 @@ import (
 	"context"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/penstock-dev/penstock/internal/store/pgid"
 )
 
-const dropDay = `-- name: DropDay :one
-SELECT COALESCE(penstock_drop_day(to_date($1::text, 'YYYYMMDD'), $2::bigint * interval '1 millisecond'), -1)::bigint
+const checkDays = `-- name: CheckDays :one
+SELECT COALESCE(penstock_check_days($1::date, $2::date, $3::bigint * interval '1 millisecond', $4::int), -1)::int
 `
 
-// Drops a day's partitions; -1: something in them must be kept.
-func (q *Queries) DropDay(ctx context.Context, day string, keepMs int64) (int64, error) {
-	row := q.db.QueryRow(ctx, dropDay, day, keepMs)
+type CheckDaysParams struct {
+	FirstDay pgtype.Date
+	NextDay  pgtype.Date
+	KeepMs   int64
+	MaxRows  int32
+}
+
+// See penstock_check_days; -1: something must be kept.
+func (q *Queries) CheckDays(ctx context.Context, arg CheckDaysParams) (int32, error) {
+	row := q.db.QueryRow(ctx, checkDays,
+		arg.FirstDay,
+		arg.NextDay,
+		arg.KeepMs,
+		arg.MaxRows,
+	)
+	var column_1 int32
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
+const dropDays = `-- name: DropDays :one
+SELECT COALESCE(penstock_drop_days($1::date, $2::date), -1)::bigint
+`
+
+// Drops the partitions of days that CheckDays has looked at; -1: something in them
+// must be kept.
+func (q *Queries) DropDays(ctx context.Context, firstDay pgtype.Date, nextDay pgtype.Date) (int64, error) {
+	row := q.db.QueryRow(ctx, dropDays, firstDay, nextDay)
 	var column_1 int64
 	err := row.Scan(&column_1)
 	return column_1, err
@@ -87,8 +113,8 @@ func (q *Queries) ExpireKeys(ctx context.Context, arg ExpireKeysParams) ([]*Expi
 }
 
 const finishedNamed = `-- name: FinishedNamed :many
-SELECT t.id, t.queue, t.updated_at FROM tasks_named t
-WHERE t.finished_at IS NOT NULL AND (t.updated_at, t.id) > ($1::timestamptz, $2::uuid)
+SELECT t.id, t.queue, t.updated_at FROM tasks_finished_named t
+WHERE (t.updated_at, t.id) > ($1::timestamptz, $2::uuid)
     AND t.updated_at < now() - $3::bigint * interval '1 millisecond'
 ORDER BY t.updated_at, t.id LIMIT $4::int
 `
@@ -132,27 +158,29 @@ func (q *Queries) FinishedNamed(ctx context.Context, arg FinishedNamedParams) ([
 	return items, nil
 }
 
-const finishedOfDay = `-- name: FinishedOfDay :many
-SELECT t.id FROM tasks t
+const finishedOfDays = `-- name: FinishedOfDays :many
+SELECT t.id FROM tasks_finished t
 WHERE t.id > $1::uuid
-    AND t.id >= penstock_uuid_floor(to_date($2::text, 'YYYYMMDD')::timestamp AT TIME ZONE 'UTC')
-    AND t.id < penstock_uuid_floor((to_date($2::text, 'YYYYMMDD') + 1)::timestamp AT TIME ZONE 'UTC')
-    AND greatest(t.finished_at, t.updated_at) < now() - $3::bigint * interval '1 millisecond' AND t.finished_at IS NOT NULL
-ORDER BY t.id LIMIT $4::int
+    AND t.id >= penstock_uuid_floor($2::date::timestamp AT TIME ZONE 'UTC')
+    AND t.id < penstock_uuid_floor($3::date::timestamp AT TIME ZONE 'UTC')
+    AND greatest(t.finished_at, t.updated_at) < now() - $4::bigint * interval '1 millisecond'
+ORDER BY t.id LIMIT $5::int
 `
 
-type FinishedOfDayParams struct {
-	AfterID pgid.ID
-	Day     string
-	KeepMs  int64
-	MaxRows int32
+type FinishedOfDaysParams struct {
+	AfterID  pgid.ID
+	FirstDay pgtype.Date
+	NextDay  pgtype.Date
+	KeepMs   int64
+	MaxRows  int32
 }
 
-// The next tasks with an id of a day that may be old enough to be removed.
-func (q *Queries) FinishedOfDay(ctx context.Context, arg FinishedOfDayParams) ([]pgid.ID, error) {
-	rows, err := q.db.Query(ctx, finishedOfDay,
+// The next tasks with an id of these days that may be old enough to be removed.
+func (q *Queries) FinishedOfDays(ctx context.Context, arg FinishedOfDaysParams) ([]pgid.ID, error) {
+	rows, err := q.db.Query(ctx, finishedOfDays,
 		arg.AfterID,
-		arg.Day,
+		arg.FirstDay,
+		arg.NextDay,
 		arg.KeepMs,
 		arg.MaxRows,
 	)
@@ -175,8 +203,8 @@ func (q *Queries) FinishedOfDay(ctx context.Context, arg FinishedOfDayParams) ([
 }
 
 const finishedOther = `-- name: FinishedOther :many
-SELECT t.id, t.queue, t.updated_at FROM tasks_default t
-WHERE t.finished_at IS NOT NULL AND (t.updated_at, t.id) > ($1::timestamptz, $2::uuid)
+SELECT t.id, t.queue, t.updated_at FROM tasks_finished_default t
+WHERE (t.updated_at, t.id) > ($1::timestamptz, $2::uuid)
     AND t.updated_at < now() - $3::bigint * interval '1 millisecond'
 ORDER BY t.updated_at, t.id LIMIT $4::int
 `
@@ -220,28 +248,32 @@ func (q *Queries) FinishedOther(ctx context.Context, arg FinishedOtherParams) ([
 	return items, nil
 }
 
-const oldDays = `-- name: OldDays :many
-SELECT right(c.relname, 8)::text AS day FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
-WHERE i.inhparent = 'tasks'::regclass AND c.relname ~ '^tasks_[0-9]{8}$'
-    AND right(c.relname, 8) < to_char((now() - $1::bigint * interval '1 millisecond') AT TIME ZONE 'UTC', 'YYYYMMDD')
+const oldPartitions = `-- name: OldPartitions :many
+SELECT d.first_day::date AS first_day, d.next_day::date AS next_day FROM dated_partitions d
+WHERE d.parent = 'tasks_finished' AND d.next_day::timestamp AT TIME ZONE 'UTC' <= now() - $1::bigint * interval '1 millisecond'
 ORDER BY 1
 `
 
-// Days (YYYYMMDD) that have partitions and have been over for longer than
-// keep_ms, oldest first.
-func (q *Queries) OldDays(ctx context.Context, keepMs int64) ([]string, error) {
-	rows, err := q.db.Query(ctx, oldDays, keepMs)
+type OldPartitionsRow struct {
+	FirstDay pgtype.Date
+	NextDay  pgtype.Date
+}
+
+// Days, from first on and before next, whose partitions have been over for longer
+// than keep_ms, oldest first.
+func (q *Queries) OldPartitions(ctx context.Context, keepMs int64) ([]*OldPartitionsRow, error) {
+	rows, err := q.db.Query(ctx, oldPartitions, keepMs)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []string
+	var items []*OldPartitionsRow
 	for rows.Next() {
-		var day string
-		if err := rows.Scan(&day); err != nil {
+		var i OldPartitionsRow
+		if err := rows.Scan(&i.FirstDay, &i.NextDay); err != nil {
 			return nil, err
 		}
-		items = append(items, day)
+		items = append(items, &i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -303,7 +303,7 @@ func (q *Queries) ListSchedules(ctx context.Context, arg ListSchedulesParams) ([
 
 const liveOfSchedules = `-- name: LiveOfSchedules :many
 SELECT u.id::uuid AS id FROM (SELECT unnest($1::uuid[]) AS id) u
-WHERE EXISTS (SELECT FROM tasks t WHERE t.schedule_id = u.id AND t.state NOT IN ('succeeded', 'failed', 'cancelled'))
+WHERE EXISTS (SELECT FROM tasks_live t WHERE t.schedule_id = u.id)
 `
 
 // Those of some schedules that have a task that has not ended.
@@ -567,7 +567,7 @@ func (q *Queries) ReplaceSchedule(ctx context.Context, arg ReplaceScheduleParams
 }
 
 const rescheduleTask = `-- name: RescheduleTask :exec
-UPDATE tasks t SET
+UPDATE tasks_live t SET
     asked_schedule = COALESCE(t.asked_schedule, json_build_object('schedule_type', t.schedule_type, 'scheduled_at', t.scheduled_at, 'delay_ms', t.delay_ms)),
     schedule_type = $1, scheduled_at = $2, delay_ms = $3,
     expires_at = CASE WHEN t.start_within_ms > 0 THEN $4::timestamptz + t.start_within_ms * interval '1 millisecond' ELSE t.expires_at END,
@@ -665,7 +665,7 @@ func (q *Queries) ScheduleByName(ctx context.Context, tenant string, name string
 }
 
 const scheduleOfTask = `-- name: ScheduleOfTask :one
-SELECT t.schedule_type, t.scheduled_at, t.delay_ms, t.expires_at, COALESCE(t.start_within_ms > 0, false)::boolean AS expiry_moves FROM tasks t WHERE t.id = $1 FOR UPDATE
+SELECT t.schedule_type, t.scheduled_at, t.delay_ms, t.expires_at, COALESCE(t.start_within_ms > 0, false)::boolean AS expiry_moves FROM tasks_live t WHERE t.id = $1 FOR UPDATE
 `
 
 type ScheduleOfTaskRow struct {
@@ -721,7 +721,7 @@ func (q *Queries) TaskNames(ctx context.Context, ids []pgid.ID) ([]*TaskNamesRow
 }
 
 const tasksChangedBy = `-- name: TasksChangedBy :exec
-UPDATE tasks t SET rescheduled_by = $1::text[] FROM (SELECT unnest($2::uuid[]) AS id) u WHERE t.id = u.id
+UPDATE tasks_live t SET rescheduled_by = $1::text[] FROM (SELECT unnest($2::uuid[]) AS id) u WHERE t.id = u.id
 `
 
 // Notes who else had a hand in new tasks than the one who asked for them.

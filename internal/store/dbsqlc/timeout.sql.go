@@ -14,7 +14,7 @@ import (
 const runningDeadlines = `-- name: RunningDeadlines :many
 SELECT t.id, t.delivery, t.timeout_ms,
     (extract(epoch FROM GREATEST(t.claimed_at, t.started_at) + (t.timeout_ms + $1::bigint) * interval '1 millisecond' - clock_timestamp()) * 1000)::double precision AS wait_ms
-FROM tasks t WHERE t.state = 'running' AND t.started_at IS NOT NULL AND t.queue <> 'internal-jobs'
+FROM running_tasks t WHERE t.started_at IS NOT NULL AND t.queue <> 'internal-jobs'
 ORDER BY GREATEST(t.claimed_at, t.started_at) + t.timeout_ms * interval '1 millisecond' LIMIT $2::int
 `
 

@@ -96,7 +96,7 @@ func (q *Queries) ListWorkers(ctx context.Context, also []string, maxRows int32)
 }
 
 const lockHeartbeats = `-- name: LockHeartbeats :many
-SELECT t.id, t.tenant, t.heartbeat_at FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id ORDER BY t.id FOR UPDATE OF t
+SELECT t.id, t.tenant, t.heartbeat_at FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks_live t ON t.id = u.id ORDER BY t.id FOR UPDATE OF t
 `
 
 type LockHeartbeatsRow struct {
@@ -149,8 +149,8 @@ func (q *Queries) RemoveWorker(ctx context.Context, id string) error {
 }
 
 const runningTasks = `-- name: RunningTasks :many
-SELECT t.id, t.name, t.tenant, t.type, t.queue, t.attempt, COALESCE(t.worker_id, '')::text AS worker_id, t.started_at FROM tasks t
-WHERE t.state = 'running' ORDER BY t.id LIMIT $1::int
+SELECT t.id, t.name, t.tenant, t.type, t.queue, t.attempt, COALESCE(t.worker_id, '')::text AS worker_id, t.started_at FROM running_tasks t
+ORDER BY t.id LIMIT $1::int
 `
 
 type RunningTasksRow struct {
@@ -164,7 +164,7 @@ type RunningTasksRow struct {
 	StartedAt pgtype.Timestamptz
 }
 
-// What workers run, out of the index of live tasks by state.
+// What workers run.
 func (q *Queries) RunningTasks(ctx context.Context, maxRows int32) ([]*RunningTasksRow, error) {
 	rows, err := q.db.Query(ctx, runningTasks, maxRows)
 	if err != nil {
@@ -195,7 +195,7 @@ func (q *Queries) RunningTasks(ctx context.Context, maxRows int32) ([]*RunningTa
 }
 
 const saveHeartbeats = `-- name: SaveHeartbeats :exec
-UPDATE tasks t SET heartbeat_at = $1::timestamptz, progress = COALESCE(NULLIF(u.progress, '')::json, t.progress)
+UPDATE tasks_live t SET heartbeat_at = $1::timestamptz, progress = COALESCE(NULLIF(u.progress, '')::json, t.progress)
 FROM (SELECT unnest($2::uuid[]) AS id, unnest($3::text[]) AS progress) u WHERE t.id = u.id
 `
 

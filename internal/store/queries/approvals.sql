@@ -62,7 +62,7 @@ WHERE a.task_id = ANY(sqlc.arg(task_ids)::uuid[]) AND a.status = 'pending';
 
 -- name: AddGrants :exec
 -- Tells a task's handler what was approved: grants is a JSON array.
-UPDATE tasks t SET approvals = (COALESCE(t.approvals::jsonb, '[]'::jsonb) || sqlc.arg(grants)::text::jsonb)::json WHERE t.id = sqlc.arg(id);
+UPDATE tasks_live t SET approvals = (COALESCE(t.approvals::jsonb, '[]'::jsonb) || sqlc.arg(grants)::text::jsonb)::json WHERE t.id = sqlc.arg(id);
 
 -- name: ExpiringApprovals :many
 -- Requests in the order in which their time is over. wait_ms is how long until
@@ -145,7 +145,7 @@ WHERE a.id > sqlc.arg(after_id)::uuid ORDER BY a.id LIMIT sqlc.arg(max_rows)::in
 -- The next tasks that wait for approval, and how many requests are pending about
 -- each.
 SELECT t.id, t.name, (SELECT count(*) FROM approvals a WHERE a.task_id = t.id AND a.status = 'pending') AS pending
-FROM tasks t WHERE t.state = 'waiting_approval' AND t.id > sqlc.arg(after_id)::uuid ORDER BY t.id LIMIT sqlc.arg(max_rows)::int;
+FROM tasks_live t WHERE t.state = 'waiting_approval' AND t.id > sqlc.arg(after_id)::uuid ORDER BY t.id LIMIT sqlc.arg(max_rows)::int;
 
 -- name: EndedDoubts :many
 -- Requests about effects that are not in doubt any more, in id order.

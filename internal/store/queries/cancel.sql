@@ -48,11 +48,10 @@ USING (SELECT unnest(sqlc.arg(task_ids)::uuid[]) AS task_id, unnest(sqlc.arg(del
 WHERE t.task_id = u.task_id AND t.delivery = u.delivery;
 
 -- name: Cancellable :many
--- Tasks that a filter admits and that can be cancelled, oldest first. Live
--- tasks are read first: by the time of creation all that ever were would be.
+-- Tasks that a filter admits and that can be cancelled, oldest first.
 WITH live AS MATERIALIZED (
-    SELECT t.id, t.created_at FROM tasks t
-    WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled') AND t.state = ANY(sqlc.arg(states)::text[]) AND t.tenant = sqlc.arg(tenant)
+    SELECT t.id, t.created_at FROM tasks_live t
+    WHERE t.state = ANY(sqlc.arg(states)::text[]) AND t.tenant = sqlc.arg(tenant)
         AND CASE WHEN sqlc.arg(queue)::text = '' THEN t.queue <> 'internal-jobs' ELSE t.queue = sqlc.arg(queue) END
         AND (sqlc.arg(type)::text = '' OR t.type = sqlc.arg(type))
         AND t.created_at >= sqlc.arg(created_after)::timestamptz AND t.created_at < sqlc.arg(created_before)::timestamptz
@@ -64,9 +63,8 @@ SELECT l.id FROM live l ORDER BY l.created_at, l.id LIMIT sqlc.arg(max_rows)::in
 -- wait_ms is how long it is until that by Postgres' clock, not above 0 where
 -- it is past.
 SELECT t.id, (extract(epoch FROM t.expires_at - clock_timestamp()) * 1000)::double precision AS wait_ms
-FROM tasks t
-WHERE t.expires_at IS NOT NULL AND t.state IN ('pending', 'waiting_approval', 'queued', 'retrying', 'interrupted')
-    AND NOT (t.due_at IS NULL AND t.state IN ('queued', 'retrying')) AND t.queue <> 'internal-jobs'
+FROM tasks_live t
+WHERE t.expires_at IS NOT NULL AND (t.due_at IS NOT NULL OR t.state IN ('pending', 'waiting_approval', 'interrupted')) AND t.queue <> 'internal-jobs'
 ORDER BY t.expires_at, t.id LIMIT sqlc.arg(max_rows)::int;
 
 -- name: ExpiringDispatched :many
@@ -74,7 +72,6 @@ ORDER BY t.expires_at, t.id LIMIT sqlc.arg(max_rows)::int;
 -- and that have a time to start by, in its order.
 SELECT t.id, t.delivery,
     (extract(epoch FROM t.expires_at + sqlc.arg(grace_ms)::bigint * interval '1 millisecond' - clock_timestamp()) * 1000)::double precision AS wait_ms
-FROM tasks t
-WHERE t.expires_at IS NOT NULL AND t.state IN ('pending', 'waiting_approval', 'queued', 'retrying', 'interrupted')
-    AND t.state IN ('queued', 'retrying') AND t.due_at IS NULL AND t.queue <> 'internal-jobs'
+FROM tasks_live t
+WHERE t.expires_at IS NOT NULL AND t.due_at IS NULL AND t.state IN ('queued', 'retrying') AND t.queue <> 'internal-jobs'
 ORDER BY t.expires_at, t.id LIMIT sqlc.arg(max_rows)::int;

@@ -10,7 +10,7 @@ SELECT d.dlq_id, t.id, t.tenant, t.queue, t.type, t.payload, COALESCE(t.last_err
         FROM event_log e WHERE e.task_id = t.id AND e.error_code IS NOT NULL
             AND (e.type = 'task.retry_scheduled' OR (e.type = 'task.dlq' AND e.error_code <> 'TASK_WORKER_LOST')
                 OR (e.type = 'task.interrupted' AND e.error_code = 'TASK_WORKER_LOST')))
-FROM (SELECT unnest(sqlc.arg(dlq_ids)::uuid[]) AS dlq_id, unnest(sqlc.arg(task_ids)::uuid[]) AS task_id, unnest(sqlc.arg(fingerprints)::text[]) AS fingerprint) d JOIN tasks t ON t.id = d.task_id
+FROM (SELECT unnest(sqlc.arg(dlq_ids)::uuid[]) AS dlq_id, unnest(sqlc.arg(task_ids)::uuid[]) AS task_id, unnest(sqlc.arg(fingerprints)::text[]) AS fingerprint) d JOIN tasks_live t ON t.id = d.task_id
 ON CONFLICT (dlq_id) DO NOTHING;
 
 -- name: InsertDeadEntries :exec
@@ -29,7 +29,7 @@ ON CONFLICT (dlq_id) DO NOTHING;
 SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, t.name,
     COALESCE((SELECT (e.data->>'finished_at')::timestamptz FROM event_log e WHERE e.task_id = d.task_id AND e.type = 'task.dlq' AND e.status = 'dlq_pending'
         ORDER BY e.seq DESC LIMIT 1), '0001-01-01 00:00:00Z')::timestamptz AS ended_at
-FROM dlq_items d JOIN tasks t ON t.id = d.task_id
+FROM dlq_items d JOIN tasks_live t ON t.id = d.task_id
 WHERE d.recorded_at IS NULL
 ORDER BY d.created_at LIMIT sqlc.arg(max_rows) FOR NO KEY UPDATE OF d SKIP LOCKED;
 
@@ -185,7 +185,7 @@ WITH input AS (
     SELECT unnest(sqlc.arg(dlq_ids)::uuid[]) AS dlq_id, unnest(sqlc.arg(task_ids)::uuid[]) AS task_id, unnest(sqlc.arg(ns)::int[]) AS n,
         unnest(sqlc.arg(revisions)::int[]) AS revision, unnest(sqlc.arg(trace_ids)::text[]) AS trace_id
 ), ins AS (
-    INSERT INTO tasks (id, tenant, queue, type, state, max_retries, schedule_type, timeout_ms, due_at, retry_policy,
+    INSERT INTO tasks_live (id, tenant, queue, type, state, max_retries, schedule_type, timeout_ms, due_at, retry_policy,
         idempotency_scope, given, trace_id, payload, origin_dlq_id, effect_key, effect_own, heartbeat_timeout_ms, schedule_id, scheduled_at, requested_by, also_requested_by,
         graph_id, on_dependency_failure)
     SELECT i.task_id, t.tenant, t.queue, t.type, CASE WHEN t.queue = 'internal-jobs' THEN 'queued' ELSE 'pending' END, t.max_retries, CASE WHEN t.schedule_id IS NULL THEN 'now' ELSE 'at' END, t.timeout_ms, now(), t.retry_policy,

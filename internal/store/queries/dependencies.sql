@@ -5,20 +5,28 @@ SELECT t.id, t.tenant, t.state, t.graph_id FROM (SELECT unnest(@ids::uuid[]) AS 
 -- name: LockUpstreams :many
 -- Locks tasks that others are about to depend on, in id order, so that either
 -- their end sees the dependants, or the dependants see their end.
-SELECT t.id, t.state FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+SELECT t.id, t.state FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks_live t ON t.id = u.id
+ORDER BY t.id FOR NO KEY UPDATE OF t;
+
+-- name: LockEndedUpstreams :many
+-- The same for those that have ended, some while LockUpstreams waited for them: ask
+-- after it.
+SELECT t.id, t.state FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks_finished t ON t.id = u.id
 ORDER BY t.id FOR NO KEY UPDATE OF t;
 
 -- name: TryLockUpstreams :many
--- The same for those that nobody else has locked.
-SELECT t.id FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+-- Those that have ended and that nobody else has locked.
+SELECT t.id FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks_finished t ON t.id = u.id
 ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED;
 
 -- name: MarkUpstreams :exec
 -- Tells locked tasks that others depend on them. One that has ended is touched in
--- any case: retention must not remove it by an older look.
-UPDATE tasks t SET has_dependants = true, updated_at = CASE WHEN t.state IN ('succeeded', 'failed', 'cancelled') THEN now() ELSE t.updated_at END
-FROM (SELECT unnest(@ids::uuid[]) AS id) u
-WHERE t.id = u.id AND (NOT t.has_dependants OR t.state IN ('succeeded', 'failed', 'cancelled'));
+-- any case (MarkEndedUpstreams): retention must not remove it by an older look.
+UPDATE tasks_live t SET has_dependants = true
+FROM (SELECT unnest(@ids::uuid[]) AS id) u WHERE t.id = u.id AND NOT t.has_dependants;
+
+-- name: MarkEndedUpstreams :exec
+UPDATE tasks_finished t SET has_dependants = true, updated_at = now() FROM (SELECT unnest(@ids::uuid[]) AS id) u WHERE t.id = u.id;
 
 -- name: BeginGraphs :exec
 -- Puts locked tasks that were alone, and after which others name their graph, into
@@ -66,7 +74,7 @@ DELETE FROM dependency_settlements s WHERE s.upstream_id IN (
 -- dependencies that ended, or are gone, and that are not noted; the zero id if
 -- there are none.
 WITH page AS MATERIALIZED (
-    SELECT t.id FROM tasks t WHERE t.open_dependencies > 0 AND t.id > @after_id::uuid AND t.state IN ('pending', 'waiting_approval')
+    SELECT t.id FROM tasks_live t WHERE t.open_dependencies > 0 AND t.id > @after_id::uuid AND t.state IN ('pending', 'waiting_approval')
     ORDER BY t.id LIMIT @max_rows
 )
 SELECT p.id AS task_id, COALESCE(e.upstream_id, '00000000-0000-0000-0000-000000000000'::uuid)::uuid AS upstream_id
@@ -158,7 +166,7 @@ WITH input AS (
     SELECT unnest(@task_ids::uuid[]) AS task_id, unnest(@clone_ids::uuid[]) AS clone_id, unnest(@dlq_ids::uuid[]) AS dlq_id,
         unnest(@trace_ids::text[]) AS trace_id, unnest(@dependencies::int[]) AS dependencies
 ), ins AS (
-    INSERT INTO tasks (id, tenant, queue, type, state, max_retries, schedule_type, timeout_ms, retry_policy, idempotency_scope, given, trace_id,
+    INSERT INTO tasks_live (id, tenant, queue, type, state, max_retries, schedule_type, timeout_ms, retry_policy, idempotency_scope, given, trace_id,
         payload, effect_key, effect_own, heartbeat_timeout_ms, requested_by, also_requested_by, graph_id, open_dependencies, on_dependency_failure)
     SELECT i.clone_id, t.tenant, t.queue, t.type, 'pending', t.max_retries, 'now', t.timeout_ms, t.retry_policy, t.idempotency_scope, t.given,
         CASE WHEN starts_with(t.trace_id, 'trace-run-' || t.id::text) THEN i.trace_id ELSE t.trace_id END,

@@ -37,7 +37,7 @@ SELECT * FROM effects e WHERE e.scope = @scope AND e.key = @key AND e.name = @na
 -- Whether an execution is its task's current one and runs. One that is not never
 -- becomes so again. Ask after the effect was locked: an execution that reserved it
 -- meanwhile must be seen.
-SELECT EXISTS (SELECT FROM tasks t WHERE t.id = @id AND t.state = 'running' AND t.delivery = @delivery);
+SELECT EXISTS (SELECT FROM tasks_live t WHERE t.id = @id AND t.state = 'running' AND t.delivery = @delivery);
 
 -- name: InsertEffect :execrows
 INSERT INTO effects (scope, key, name, state, token, task_id, delivery, worker_id, users, runs, reserved_at, updated_at)

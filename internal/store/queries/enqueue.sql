@@ -3,7 +3,9 @@
 -- may go straight to their stream, in one statement. A task goes straight if
 -- the caller allows it for its queue and no due task of the queue waits in
 -- Postgres. Ids that exist already are left out of the result; so are all if the
--- guard's rules are not those of guard_revision any more. A guarded task waits for
+-- guard's rules are not those of guard_revision any more. Only live tasks' ids are
+-- looked for: whoever stores tasks under ids that callers chose asks EndedAmong before,
+-- and again after it, for one that ended while this statement waited. A guarded task waits for
 -- a person, one with dependencies for other tasks. One that a schedule makes is
 -- pending even if it is due: a guard is asked when it is dispatched.
 -- A key, or a caller's name, that may have had another task before makes a new act:
@@ -24,7 +26,7 @@ WITH input AS (
         unnest(@graph_ids::uuid[]) AS graph_id, unnest(@schedule_ids::uuid[]) AS schedule_id
 ), queues AS (
     SELECT q.queue, q.after_id, q.room AND NOT EXISTS (
-        SELECT 1 FROM tasks t WHERE t.queue = q.queue AND t.due_at IS NOT NULL AND t.due_at <= now()) AS direct
+        SELECT 1 FROM tasks_live t WHERE t.queue = q.queue AND t.due_at IS NOT NULL AND t.due_at <= now()) AS direct
     FROM (SELECT unnest(@stream_queues::text[]) AS queue, unnest(@after_ids::text[]) AS after_id, unnest(@rooms::boolean[]) AS room) q
 ), timed AS (
     SELECT i.*, CASE
@@ -41,7 +43,7 @@ WITH input AS (
                 || '~' || to_hex((extract(epoch FROM now()) * 1000000)::bigint) END AS effect_key
     FROM timed t
 ), ins AS (
-    INSERT INTO tasks (id, name, tenant, queue, type, state, max_retries, schedule_type, scheduled_at, delay_ms,
+    INSERT INTO tasks_live (id, name, tenant, queue, type, state, max_retries, schedule_type, scheduled_at, delay_ms,
         timeout_ms, due_at, retry_policy, idempotency_scope, idempotency_key, given, trace_id, payload,
         expires_at, start_within_ms, heartbeat_timeout_ms, requested_by, start_at, graph_id, open_dependencies,
         on_dependency_failure, dependencies_digest, schedule_id, effect_key, effect_own)
@@ -106,6 +108,10 @@ WHERE (k.scope, k.key) IN (SELECT unnest(@scopes::text[]), unnest(@keys::text[])
 
 -- name: TasksByID :many
 SELECT t.* FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id;
+
+-- name: EndedAmong :many
+-- Those of some ids that belong to tasks that have ended.
+SELECT t.id FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks_finished t ON t.id = u.id;
 
 -- name: ScopeOwners :many
 -- Whose each scope is, if anybody's: the tenant's of that name, else that of a

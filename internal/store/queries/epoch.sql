@@ -22,7 +22,7 @@ UPDATE redis_epoch SET
         THEN clock_timestamp() ELSE lost_at END,
     lost_epoch = sqlc.arg(epoch),
     floor = CASE WHEN sqlc.arg(restored) THEN greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint, sqlc.arg(jump)::bigint + (
-        SELECT COALESCE(max(t.delivery), 0) FROM tasks t WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled'))) ELSE floor END,
+        SELECT COALESCE(max(t.delivery), 0) FROM tasks_live t)) ELSE floor END,
     cluster = CASE WHEN sqlc.arg(restored) THEN sqlc.arg(cluster)::text ELSE cluster END;
 
 -- name: CountLoss :exec
@@ -62,17 +62,15 @@ SELECT ((pg_control_system()).system_identifier::text || '/' || left(pg_walfile_
 -- name: BelowFloor :many
 -- The next live tasks in these states from before a time whose delivery is below
 -- a floor, in id order. All states are looked at in one snapshot, so that a task
--- that moves is not missed, but each by itself, as the index has them in order.
-SELECT b.id, b.queue, b.state, b.delivery FROM unnest(sqlc.arg(states)::text[]) AS s(state) CROSS JOIN LATERAL (
-    SELECT t.id, t.queue, t.state, t.delivery FROM tasks t
-    WHERE t.state NOT IN ('succeeded', 'failed', 'cancelled') AND t.state = s.state AND t.delivery < sqlc.arg(floor)::bigint
-        AND t.created_at <= sqlc.arg(before)::timestamptz AND t.queue <> 'internal-jobs' AND t.id > sqlc.arg(after_id)::uuid
-    ORDER BY t.id LIMIT sqlc.arg(max_rows)::int) b
-ORDER BY b.id LIMIT sqlc.arg(max_rows)::int;
+-- that moves is not missed.
+SELECT t.id, t.queue, t.state, t.delivery FROM tasks_live t
+WHERE t.state = ANY(sqlc.arg(states)::text[]) AND t.delivery < sqlc.arg(floor)::bigint
+    AND t.created_at <= sqlc.arg(before)::timestamptz AND t.queue <> 'internal-jobs' AND t.id > sqlc.arg(after_id)::uuid
+ORDER BY t.id LIMIT sqlc.arg(max_rows)::int;
 
 -- name: CurrentDeliveries :many
 -- The deliveries of these tasks that may be in their stream.
-SELECT t.id, t.delivery FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+SELECT t.id, t.delivery FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN tasks_live t ON t.id = u.id
 WHERE t.state IN ('queued', 'retrying', 'running');
 
 -- name: DeadWithEntry :many

@@ -49,22 +49,27 @@ GROUP BY t.state ORDER BY t.state;
 
 -- name: QueueDepths :many
 -- What waits in Postgres, of each kind at most max_rows, out of the index
--- tasks_due. oldest_ms: for how long the first has been due.
+-- tasks_live_due. oldest_ms: for how long the first has been due.
 SELECT u.queue::text AS queue,
-    (SELECT count(*) FROM (SELECT 1 FROM tasks t WHERE t.queue = u.queue AND t.due_at <= now() ORDER BY t.due_at LIMIT sqlc.arg(max_rows)::int) d)::bigint AS due,
-    (SELECT count(*) FROM (SELECT 1 FROM tasks t WHERE t.queue = u.queue AND t.due_at > now() ORDER BY t.due_at LIMIT sqlc.arg(max_rows)::int) s)::bigint AS scheduled,
-    COALESCE((SELECT extract(epoch FROM now() - t.due_at) * 1000 FROM tasks t WHERE t.queue = u.queue AND t.due_at <= now() ORDER BY t.due_at LIMIT 1), 0)::bigint AS oldest_ms
+    (SELECT count(*) FROM (SELECT 1 FROM tasks_live t WHERE t.queue = u.queue AND t.due_at IS NOT NULL AND t.due_at <= now() ORDER BY t.due_at LIMIT sqlc.arg(max_rows)::int) d)::bigint AS due,
+    (SELECT count(*) FROM (SELECT 1 FROM tasks_live t WHERE t.queue = u.queue AND t.due_at IS NOT NULL AND t.due_at > now() ORDER BY t.due_at LIMIT sqlc.arg(max_rows)::int) s)::bigint AS scheduled,
+    COALESCE((SELECT extract(epoch FROM now() - t.due_at) * 1000 FROM tasks_live t WHERE t.queue = u.queue AND t.due_at IS NOT NULL AND t.due_at <= now() ORDER BY t.due_at LIMIT 1), 0)::bigint AS oldest_ms
 FROM (SELECT unnest(sqlc.arg(queues)::text[]) AS queue) u;
 
 -- name: QueueStates :many
--- Live tasks by state and queue; of each state the max_rows oldest are counted.
--- cut: there may be more in that state.
-WITH seen AS MATERIALIZED (
-    SELECT s.state, t.queue FROM unnest(ARRAY['pending', 'waiting_approval', 'queued', 'running', 'retrying', 'interrupted', 'dlq_pending', 'dlq_recorded']) AS s(state),
-        LATERAL (SELECT t.queue FROM tasks t WHERE t.state = s.state AND t.state NOT IN ('succeeded', 'failed', 'cancelled') ORDER BY t.id LIMIT sqlc.arg(max_rows)::int) t
-)
-SELECT s.state::text AS state, s.queue, count(*) AS tasks, (sum(count(*)) OVER (PARTITION BY s.state) >= sqlc.arg(max_rows)::int)::boolean AS cut
-FROM seen s GROUP BY s.state, s.queue;
+-- Live tasks by queue and state: of each queue max_rows at most in each state, and
+-- of those that wait in Postgres. cut: there may be more.
+SELECT n.queue::text AS queue, n.state::text AS state, sum(n.tasks)::bigint AS tasks, bool_or(n.cut)::boolean AS cut FROM (
+    SELECT q.queue, s.state, c.tasks, c.tasks >= sqlc.arg(max_rows)::int AS cut
+    FROM live_queues q CROSS JOIN unnest(ARRAY['pending', 'waiting_approval', 'queued', 'running', 'retrying', 'interrupted', 'dlq_pending', 'dlq_recorded']) s(state)
+        CROSS JOIN LATERAL (SELECT count(*) AS tasks FROM (
+            SELECT FROM tasks_live t WHERE t.queue = q.queue AND t.state = s.state AND t.due_at IS NULL LIMIT sqlc.arg(max_rows)::int) l) c
+    UNION ALL
+    SELECT q.queue, w.state, count(*), sum(count(*)) OVER (PARTITION BY q.queue) >= sqlc.arg(max_rows)::int
+    FROM live_queues q CROSS JOIN LATERAL (
+        SELECT t.state FROM tasks_live t WHERE t.queue = q.queue AND t.due_at IS NOT NULL ORDER BY t.due_at, t.id LIMIT sqlc.arg(max_rows)::int) w
+    GROUP BY q.queue, w.state
+) n WHERE n.tasks > 0 GROUP BY n.queue, n.state;
 
 -- name: RecentlyEnqueued :many
 -- The tasks of the last window_ms by queue, at most max_rows of them, newest

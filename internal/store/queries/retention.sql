@@ -1,39 +1,43 @@
--- name: OldDays :many
--- Days (YYYYMMDD) that have partitions and have been over for longer than
--- keep_ms, oldest first.
-SELECT right(c.relname, 8)::text AS day FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
-WHERE i.inhparent = 'tasks'::regclass AND c.relname ~ '^tasks_[0-9]{8}$'
-    AND right(c.relname, 8) < to_char((now() - sqlc.arg(keep_ms)::bigint * interval '1 millisecond') AT TIME ZONE 'UTC', 'YYYYMMDD')
+-- name: OldPartitions :many
+-- Days, from first on and before next, whose partitions have been over for longer
+-- than keep_ms, oldest first.
+SELECT d.first_day::date AS first_day, d.next_day::date AS next_day FROM dated_partitions d
+WHERE d.parent = 'tasks_finished' AND d.next_day::timestamp AT TIME ZONE 'UTC' <= now() - sqlc.arg(keep_ms)::bigint * interval '1 millisecond'
 ORDER BY 1;
 
--- name: DropDay :one
--- Drops a day's partitions; -1: something in them must be kept.
-SELECT COALESCE(penstock_drop_day(to_date(sqlc.arg(day)::text, 'YYYYMMDD'), sqlc.arg(keep_ms)::bigint * interval '1 millisecond'), -1)::bigint;
+-- name: CheckDays :one
+-- See penstock_check_days; -1: something must be kept.
+SELECT COALESCE(penstock_check_days(sqlc.arg(first_day)::date, sqlc.arg(next_day)::date, sqlc.arg(keep_ms)::bigint * interval '1 millisecond', sqlc.arg(max_rows)::int), -1)::int;
+
+-- name: DropDays :one
+-- Drops the partitions of days that CheckDays has looked at; -1: something in them
+-- must be kept.
+SELECT COALESCE(penstock_drop_days(sqlc.arg(first_day)::date, sqlc.arg(next_day)::date), -1)::bigint;
 
 -- name: RemoveTasks :one
 -- Removes those of the tasks that may be removed; how many.
 SELECT penstock_remove_tasks(sqlc.arg(ids)::uuid[], sqlc.arg(keep_ms)::bigint * interval '1 millisecond')::int;
 
--- name: FinishedOfDay :many
--- The next tasks with an id of a day that may be old enough to be removed.
-SELECT t.id FROM tasks t
+-- name: FinishedOfDays :many
+-- The next tasks with an id of these days that may be old enough to be removed.
+SELECT t.id FROM tasks_finished t
 WHERE t.id > sqlc.arg(after_id)::uuid
-    AND t.id >= penstock_uuid_floor(to_date(sqlc.arg(day)::text, 'YYYYMMDD')::timestamp AT TIME ZONE 'UTC')
-    AND t.id < penstock_uuid_floor((to_date(sqlc.arg(day)::text, 'YYYYMMDD') + 1)::timestamp AT TIME ZONE 'UTC')
-    AND greatest(t.finished_at, t.updated_at) < now() - sqlc.arg(keep_ms)::bigint * interval '1 millisecond' AND t.finished_at IS NOT NULL
+    AND t.id >= penstock_uuid_floor(sqlc.arg(first_day)::date::timestamp AT TIME ZONE 'UTC')
+    AND t.id < penstock_uuid_floor(sqlc.arg(next_day)::date::timestamp AT TIME ZONE 'UTC')
+    AND greatest(t.finished_at, t.updated_at) < now() - sqlc.arg(keep_ms)::bigint * interval '1 millisecond'
 ORDER BY t.id LIMIT sqlc.arg(max_rows)::int;
 
 -- name: FinishedNamed :many
 -- The same for tasks that their callers named, oldest first.
-SELECT t.id, t.queue, t.updated_at FROM tasks_named t
-WHERE t.finished_at IS NOT NULL AND (t.updated_at, t.id) > (sqlc.arg(after_at)::timestamptz, sqlc.arg(after_id)::uuid)
+SELECT t.id, t.queue, t.updated_at FROM tasks_finished_named t
+WHERE (t.updated_at, t.id) > (sqlc.arg(after_at)::timestamptz, sqlc.arg(after_id)::uuid)
     AND t.updated_at < now() - sqlc.arg(keep_ms)::bigint * interval '1 millisecond'
 ORDER BY t.updated_at, t.id LIMIT sqlc.arg(max_rows)::int;
 
 -- name: FinishedOther :many
 -- The same for tasks of days that have no partition.
-SELECT t.id, t.queue, t.updated_at FROM tasks_default t
-WHERE t.finished_at IS NOT NULL AND (t.updated_at, t.id) > (sqlc.arg(after_at)::timestamptz, sqlc.arg(after_id)::uuid)
+SELECT t.id, t.queue, t.updated_at FROM tasks_finished_default t
+WHERE (t.updated_at, t.id) > (sqlc.arg(after_at)::timestamptz, sqlc.arg(after_id)::uuid)
     AND t.updated_at < now() - sqlc.arg(keep_ms)::bigint * interval '1 millisecond'
 ORDER BY t.updated_at, t.id LIMIT sqlc.arg(max_rows)::int;
 

@@ -32,7 +32,7 @@ WHERE NOT s.paused AND s.next_fire_at IS NOT NULL ORDER BY s.next_fire_at, s.id 
 -- name: LiveOfSchedules :many
 -- Those of some schedules that have a task that has not ended.
 SELECT u.id::uuid AS id FROM (SELECT unnest(@ids::uuid[]) AS id) u
-WHERE EXISTS (SELECT FROM tasks t WHERE t.schedule_id = u.id AND t.state NOT IN ('succeeded', 'failed', 'cancelled'));
+WHERE EXISTS (SELECT FROM tasks_live t WHERE t.schedule_id = u.id);
 
 -- name: InsertFires :exec
 INSERT INTO schedule_fires (schedule_id, fire_at, until, kind, result, task_id, error)
@@ -88,7 +88,7 @@ WHERE f.schedule_id = old.schedule_id AND f.fire_at = old.fire_at;
 -- name: RescheduleTask :exec
 -- Gives a locked task another schedule and keeps what its caller asked for. A
 -- time to start that counts from when the task is due moves with it.
-UPDATE tasks t SET
+UPDATE tasks_live t SET
     asked_schedule = COALESCE(t.asked_schedule, json_build_object('schedule_type', t.schedule_type, 'scheduled_at', t.scheduled_at, 'delay_ms', t.delay_ms)),
     schedule_type = @schedule_type, scheduled_at = sqlc.narg(scheduled_at), delay_ms = sqlc.narg(delay_ms),
     expires_at = CASE WHEN t.start_within_ms > 0 THEN sqlc.arg(start_at)::timestamptz + t.start_within_ms * interval '1 millisecond' ELSE t.expires_at END,
@@ -97,11 +97,11 @@ WHERE t.id = @id;
 
 -- name: ScheduleOfTask :one
 -- Locks the task.
-SELECT t.schedule_type, t.scheduled_at, t.delay_ms, t.expires_at, COALESCE(t.start_within_ms > 0, false)::boolean AS expiry_moves FROM tasks t WHERE t.id = @id FOR UPDATE;
+SELECT t.schedule_type, t.scheduled_at, t.delay_ms, t.expires_at, COALESCE(t.start_within_ms > 0, false)::boolean AS expiry_moves FROM tasks_live t WHERE t.id = @id FOR UPDATE;
 
 -- name: TasksChangedBy :exec
 -- Notes who else had a hand in new tasks than the one who asked for them.
-UPDATE tasks t SET rescheduled_by = @principals::text[] FROM (SELECT unnest(@ids::uuid[]) AS id) u WHERE t.id = u.id;
+UPDATE tasks_live t SET rescheduled_by = @principals::text[] FROM (SELECT unnest(@ids::uuid[]) AS id) u WHERE t.id = u.id;
 
 -- name: Clock :one
 -- Postgres' clock.

@@ -6,5 +6,5 @@
 -- Jobs that are moved by hand have no worker to wait for.
 SELECT t.id, t.delivery, t.timeout_ms,
     (extract(epoch FROM GREATEST(t.claimed_at, t.started_at) + (t.timeout_ms + sqlc.arg(grace_ms)::bigint) * interval '1 millisecond' - clock_timestamp()) * 1000)::double precision AS wait_ms
-FROM tasks t WHERE t.state = 'running' AND t.started_at IS NOT NULL AND t.queue <> 'internal-jobs'
+FROM running_tasks t WHERE t.started_at IS NOT NULL AND t.queue <> 'internal-jobs'
 ORDER BY GREATEST(t.claimed_at, t.started_at) + t.timeout_ms * interval '1 millisecond' LIMIT sqlc.arg(max_rows)::int;

@@ -17,9 +17,9 @@ SELECT * FROM workers w WHERE w.seen_at >= now() - greatest(3 * w.interval_ms * 
     OR w.id = ANY(sqlc.arg(also)::text[]) ORDER BY w.id LIMIT sqlc.arg(max_rows)::int;
 
 -- name: RunningTasks :many
--- What workers run, out of the index of live tasks by state.
-SELECT t.id, t.name, t.tenant, t.type, t.queue, t.attempt, COALESCE(t.worker_id, '')::text AS worker_id, t.started_at FROM tasks t
-WHERE t.state = 'running' ORDER BY t.id LIMIT sqlc.arg(max_rows)::int;
+-- What workers run.
+SELECT t.id, t.name, t.tenant, t.type, t.queue, t.attempt, COALESCE(t.worker_id, '')::text AS worker_id, t.started_at FROM running_tasks t
+ORDER BY t.id LIMIT sqlc.arg(max_rows)::int;
 
 -- name: WorkerSeen :one
 -- How many seconds ago a worker was seen, and whether that is lately, as ListWorkers
@@ -45,9 +45,9 @@ DELETE FROM workers w WHERE w.seen_at < now() - greatest(10 * w.interval_ms * in
 
 -- name: LockHeartbeats :many
 -- Locks tasks in id order and tells when their workers last said that they run.
-SELECT t.id, t.tenant, t.heartbeat_at FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN tasks t ON t.id = u.id ORDER BY t.id FOR UPDATE OF t;
+SELECT t.id, t.tenant, t.heartbeat_at FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN tasks_live t ON t.id = u.id ORDER BY t.id FOR UPDATE OF t;
 
 -- name: SaveHeartbeats :exec
 -- Records signs of life, and progress where one of the tasks has some.
-UPDATE tasks t SET heartbeat_at = sqlc.arg(now)::timestamptz, progress = COALESCE(NULLIF(u.progress, '')::json, t.progress)
+UPDATE tasks_live t SET heartbeat_at = sqlc.arg(now)::timestamptz, progress = COALESCE(NULLIF(u.progress, '')::json, t.progress)
 FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id, unnest(sqlc.arg(progress)::text[]) AS progress) u WHERE t.id = u.id;
