@@ -21,7 +21,7 @@ func TestAcceptanceFails(t *testing.T) {
 	opts := options(t, s, o, cfg)
 	owner := s.SQL(t)
 	for _, sql := range []string{
-		"ALTER TABLE tasks DROP CONSTRAINT tasks_next_retry_at",
+		"ALTER TABLE tasks_live DROP CONSTRAINT tasks_next_retry_at",
 		`CREATE OR REPLACE VIEW run_events AS SELECT 'x'::text AS event_id, 'run.status.changed'::text AS event_type, e.task_id, e.seq, '{}'::json AS payload, e.trace_id, e.occurred_at FROM event_log e`,
 		`CREATE OR REPLACE VIEW workflow_state AS SELECT t.id AS workflow_id, t.state AS status, 1::bigint AS tasks, 0::bigint AS open_tasks, '{"currentAttempt":7,"lastBackoff":7}'::json AS retry_context,
 			t.created_at, t.updated_at, t.tenant FROM tasks t`,

@@ -73,7 +73,7 @@ func TestAcceptanceCommand(t *testing.T) {
 	if !strings.Contains(r.out, "????  P3C-restart ") {
 		t.Errorf("a line that is not known: %s", r.out)
 	}
-	if _, err := s.SQL(t).Exec(t.Context(), "ALTER TABLE tasks DROP CONSTRAINT tasks_counts"); err != nil {
+	if _, err := s.SQL(t).Exec(t.Context(), "ALTER TABLE tasks DROP CONSTRAINT tasks_attempt"); err != nil {
 		t.Fatal(err)
 	}
 	r = verify("--only", "P3C-fields")

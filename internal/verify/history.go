@@ -254,8 +254,34 @@ func (h *history) compareRow() {
 	if row.HasResult && t.State != protocol.StateSucceeded {
 		h.differ(CheckRow, 0, "result", none+" in state "+string(t.State), "a result")
 	}
+	h.checkBounds()
 	if row.Attempt > row.MaxRetries+1 {
 		h.differ(CheckRow, 0, "attempt", fmt.Sprintf("at most %d", row.MaxRetries+1), strconv.Itoa(int(row.Attempt)))
+	}
+}
+
+// checkBounds: what a row shows by itself, and the database does not check.
+func (h *history) checkBounds() {
+	row := h.row
+	least := func(field string, min, got int64) {
+		if got < min {
+			h.differ(CheckRow, 0, field, fmt.Sprintf("at least %d", min), strconv.FormatInt(got, 10))
+		}
+	}
+	least("timeout_ms", 1, int64(row.TimeoutMs))
+	if row.StartWithinMs != nil {
+		least("start_within_ms", 1, *row.StartWithinMs)
+	}
+	if row.HeartbeatTimeoutMs != nil {
+		least("heartbeat_timeout_ms", 1, int64(*row.HeartbeatTimeoutMs))
+	}
+	switch protocol.DependencyPolicy(store.Deref(row.OnDependencyFailure)) {
+	case "", protocol.DependencyCancel, protocol.DependencyRun:
+	default:
+		h.differ(CheckRow, 0, "on_dependency_failure", "cancel, run or "+none, *row.OnDependencyFailure)
+	}
+	if row.OwnsNothing {
+		h.differ(CheckRow, 0, "effect_own", "an effect_key", none)
 	}
 }
 

@@ -63,7 +63,7 @@ func (s *Stage) CreateTx(ctx context.Context, q *dbsqlc.Queries, rs []*Request) 
 	for it := range taken {
 		return nil, taskTaken(it)
 	}
-	created, err := s.insertUnjudged(ctx, q, items, s.params(items, lanes, nil))
+	created, err := s.insertUnjudged(ctx, q, s.params(items, lanes, nil))
 	if err != nil {
 		return nil, err
 	}
@@ -113,14 +113,14 @@ func noteChanged(all map[string]*changedBy, who []string, id protocol.ID) {
 
 // insertUnjudged stores tasks that the guard has not seen: they are pending, so
 // it will.
-func (s *Stage) insertUnjudged(ctx context.Context, q *dbsqlc.Queries, items []*item, arg dbsqlc.InsertTasksParams) (map[protocol.ID]*dbsqlc.InsertTasksRow, error) {
+func (s *Stage) insertUnjudged(ctx context.Context, q *dbsqlc.Queries, arg dbsqlc.InsertTasksParams) (map[protocol.ID]*dbsqlc.InsertTasksRow, error) {
 	for range createTries {
 		revision, err := q.GuardRevision(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("read the revision of the guard's rules: %w", err)
 		}
 		arg.GuardRevision = revision
-		rows, err := insertTasks(ctx, q, items, arg)
+		rows, err := insertTasks(ctx, q, arg)
 		if err != nil {
 			return nil, err
 		}

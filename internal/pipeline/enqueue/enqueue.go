@@ -232,15 +232,18 @@ func (s *Stage) store(ctx context.Context, items []*item, k *known) ([]batch.Res
 	done := s.o.Dispatcher.TakeDone()
 	var created map[protocol.ID]*dbsqlc.InsertTasksRow
 	var hits *hits
+	again := false
 	err := s.judged(ctx, items, func(revision int64) error {
 		arg := s.params(items, lanes, done)
 		arg.GuardRevision = revision
-		return s.transact(ctx, items, func(q *dbsqlc.Queries) (err error) {
-			if created, hits, err = s.insert(ctx, q, items, arg); err != nil {
+		err := s.transact(ctx, items, again, func(q *dbsqlc.Queries) (err error) {
+			if created, hits, err = s.insert(ctx, q, items, arg, again); err != nil {
 				return err
 			}
 			return s.ask(ctx, q, items, created)
 		})
+		again = errors.Is(err, errEnded)
+		return err
 	})
 	if err != nil {
 		s.o.Dispatcher.GiveBack(done)
@@ -301,11 +304,11 @@ func (s *Stage) countFailed(items []*item) {
 	}
 }
 
-// transact runs fn in one transaction. A batch without idempotency keys, ids
-// that callers chose, and guarded tasks is one statement, which is its own transaction.
-func (s *Stage) transact(ctx context.Context, items []*item, fn func(*dbsqlc.Queries) error) error {
+// transact runs fn in one transaction. A batch without idempotency keys, stale
+// ids and guarded tasks is one statement, which is its own transaction.
+func (s *Stage) transact(ctx context.Context, items []*item, again bool, fn func(*dbsqlc.Queries) error) error {
 	for _, it := range items {
-		if it.key != "" || it.chosen || it.guarded {
+		if again || it.key != "" || !it.stale.IsZero() || it.guarded {
 			return s.o.Store.Tx(ctx, fn)
 		}
 	}

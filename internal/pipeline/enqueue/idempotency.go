@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/penstock-dev/penstock/internal/batch"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
@@ -57,8 +60,9 @@ func (h *hits) result(it *item) batch.Result[Result] {
 
 // insert takes the keys, stores the tasks that may be new, and reads those
 // that exist. Keys are taken in order before ids, and ids in order, so that
-// concurrent batches never wait for each other in a circle.
-func (s *Stage) insert(ctx context.Context, q *dbsqlc.Queries, items []*item, arg dbsqlc.InsertTasksParams) (map[protocol.ID]*dbsqlc.InsertTasksRow, *hits, error) {
+// concurrent batches never wait for each other in a circle. again: the last try
+// ended with errEnded.
+func (s *Stage) insert(ctx context.Context, q *dbsqlc.Queries, items []*item, arg dbsqlc.InsertTasksParams, again bool) (map[protocol.ID]*dbsqlc.InsertTasksRow, *hits, error) {
 	h := newHits()
 	// Items with a stale id take no key: it would belong to no task.
 	if err := h.findStale(ctx, q, items); err != nil {
@@ -67,14 +71,18 @@ func (s *Stage) insert(ctx context.Context, q *dbsqlc.Queries, items []*item, ar
 	if err := s.takeKeys(ctx, q, items, h); err != nil {
 		return nil, nil, err
 	}
-	skip, err := ended(ctx, q, items)
-	if err != nil {
-		return nil, nil, err
+	skip := h.lost
+	if again { // some ids are of tasks that have ended
+		var err error
+		if skip, err = ended(ctx, q, items); err != nil {
+			return nil, nil, err
+		}
+		maps.Copy(skip, h.lost)
 	}
-	if maps.Copy(skip, h.lost); len(skip) > 0 {
+	if len(skip) > 0 {
 		arg = without(items, arg, skip)
 	}
-	rows, err := insertTasks(ctx, q, items, arg)
+	rows, err := insertTasks(ctx, q, arg)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -93,26 +101,20 @@ func (s *Stage) insert(ctx context.Context, q *dbsqlc.Queries, items []*item, ar
 	return created, h, s.readExisting(ctx, q, items, created, h)
 }
 
-// errEnded: a task ended while another was about to be stored under its id.
-// Nothing must be stored; the next try finds it.
-var errEnded = errors.New("a task with the same id ended just now; try again")
+// errEnded: a task that has ended has the id of one that was to be stored. Nothing
+// was; the next try is to look for such tasks first.
+var errEnded = errors.New("another task with the same id has ended")
 
-// insertTasks stores what arg has of the items, in the transaction of q. errEnded
-// if the id of one is taken after all.
-func insertTasks(ctx context.Context, q *dbsqlc.Queries, items []*item, arg dbsqlc.InsertTasksParams) ([]*dbsqlc.InsertTasksRow, error) {
+// insertTasks stores tasks. errEnded where the log has a task's first event.
+func insertTasks(ctx context.Context, q *dbsqlc.Queries, arg dbsqlc.InsertTasksParams) ([]*dbsqlc.InsertTasksRow, error) {
 	rows, err := q.InsertTasks(ctx, arg)
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "23505" && strings.HasPrefix(e.TableName, "event_log") {
+		return nil, errEnded
+	}
 	if err != nil {
 		return nil, fmt.Errorf("store %d tasks: %w", len(arg.Ids), err)
 	}
-	created := make(map[protocol.ID]bool, len(rows))
-	for _, r := range rows {
-		created[protocol.ID(r.ID)] = true
-	}
-	taken, err := ended(ctx, q, slices.DeleteFunc(slices.Clone(items), func(it *item) bool { return !created[it.id] }))
-	if err == nil && len(taken) > 0 {
-		err = errEnded
-	}
-	return rows, err
+	return rows, nil
 }
 
 // ended are the items whose ids their callers chose, and that belong to tasks that

@@ -147,7 +147,7 @@ func TestValidateDefaults(t *testing.T) {
 	}
 	n := int32(math.MaxInt32)
 	it, err = validate(&Request{Type: "x", Tenant: "t", TimeoutMS: &n, TraceID: "mine", ScheduleType: "at", ScheduledAt: now.Add(time.Hour)}, &limits, now)
-	if err != nil || it.scope != "t" || it.timeoutMS != n || it.given != givenTimeout || it.traceID != "mine" || it.scheduledAt.Nanosecond()%1000 != 0 {
+	if err != nil || it.scope != "t" || it.timeoutMS != n || it.given != givenTimeout|givenTrace || it.traceID != "mine" || it.scheduledAt.Nanosecond()%1000 != 0 {
 		t.Errorf("%+v, %v", it, err)
 	}
 }

@@ -101,6 +101,7 @@ const (
 	givenTimeout    = 1
 	givenMaxRetries = 2
 	givenHeartbeat  = 4
+	givenTrace      = 8
 )
 
 // item is a validated request.
@@ -217,7 +218,9 @@ func (it *item) setID(taskID string, now time.Time) {
 			it.stale, _ = protocol.ParseID(taskID)
 		}
 	}
-	if it.traceID == "" {
+	if it.traceID != "" {
+		it.given |= givenTrace
+	} else {
 		it.traceID = fmt.Sprintf("trace-run-%s:1-%s", it.id, uuid.NewString()) // bounded, unlike the caller's own id
 	}
 }

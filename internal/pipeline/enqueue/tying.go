@@ -157,7 +157,7 @@ func (t *tying) insert(ctx context.Context, q *dbsqlc.Queries) error {
 		}
 		arg := t.s.params(items[:n], t.lanes, done)
 		arg.GuardRevision, done = t.revision, nil
-		rows, err := insertTasks(ctx, q, items[:n], arg)
+		rows, err := insertTasks(ctx, q, arg)
 		if err != nil {
 			return err
 		}

@@ -71,6 +71,7 @@ type Stage struct {
 	o        Options
 	outcomes *prometheus.CounterVec
 	batches  prometheus.Histogram
+	turn     turn
 }
 
 // New makes a Stage; Run works until its context ends.
@@ -116,7 +117,7 @@ func (s *Stage) consume(ctx context.Context, consumer string, beat *lifecycle.Be
 	work := context.WithoutCancel(ctx)
 	from, count := streams.History, min(firstCount, s.o.MaxBatch)
 	for ctx.Err() == nil {
-		es, err := s.o.Redis.Read(work, protocol.StreamResult, protocol.GroupOrchestrators, consumer, from, count)
+		es, err := s.read(ctx, consumer, from, count)
 		count = nextCount(count, s.o.MaxBatch, es, err)
 		if err == nil && len(es) > 0 {
 			err = s.handle(work, es)

@@ -895,7 +895,10 @@ func (q *Queries) VerifyApprovals(ctx context.Context, afterID pgid.ID, maxRows 
 
 const verifyWaiting = `-- name: VerifyWaiting :many
 SELECT t.id, t.name, (SELECT count(*) FROM approvals a WHERE a.task_id = t.id AND a.status = 'pending') AS pending
-FROM tasks_live t WHERE t.state = 'waiting_approval' AND t.id > $1::uuid ORDER BY t.id LIMIT $2::int
+FROM live_queues q CROSS JOIN LATERAL (
+    SELECT x.id, x.name FROM tasks_live x WHERE x.queue = q.queue AND x.state = 'waiting_approval' AND x.due_at IS NULL AND x.id > $1::uuid
+    ORDER BY x.id LIMIT $2::int) t
+ORDER BY t.id LIMIT $2::int
 `
 
 type VerifyWaitingRow struct {

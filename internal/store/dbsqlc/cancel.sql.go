@@ -93,7 +93,7 @@ const expiringDispatched = `-- name: ExpiringDispatched :many
 SELECT t.id, t.delivery,
     (extract(epoch FROM t.expires_at + $1::bigint * interval '1 millisecond' - clock_timestamp()) * 1000)::double precision AS wait_ms
 FROM tasks_live t
-WHERE t.expires_at IS NOT NULL AND t.due_at IS NULL AND t.state IN ('queued', 'retrying') AND t.queue <> 'internal-jobs'
+WHERE t.expires_at IS NOT NULL AND CASE WHEN t.due_at IS NULL AND t.state IN ('queued', 'retrying') THEN 1 ELSE 0 END = 1 AND t.queue <> 'internal-jobs'
 ORDER BY t.expires_at, t.id LIMIT $2::int
 `
 
@@ -128,7 +128,8 @@ func (q *Queries) ExpiringDispatched(ctx context.Context, graceMs int64, maxRows
 const expiringWaiting = `-- name: ExpiringWaiting :many
 SELECT t.id, (extract(epoch FROM t.expires_at - clock_timestamp()) * 1000)::double precision AS wait_ms
 FROM tasks_live t
-WHERE t.expires_at IS NOT NULL AND (t.due_at IS NOT NULL OR t.state IN ('pending', 'waiting_approval', 'interrupted')) AND t.queue <> 'internal-jobs'
+WHERE t.expires_at IS NOT NULL AND CASE WHEN t.due_at IS NULL AND t.state IN ('queued', 'retrying') THEN 1 ELSE 0 END = 0
+    AND t.state NOT IN ('running', 'dlq_pending', 'dlq_recorded') AND t.queue <> 'internal-jobs'
 ORDER BY t.expires_at, t.id LIMIT $1::int
 `
 

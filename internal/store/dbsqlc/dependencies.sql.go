@@ -581,7 +581,9 @@ func (q *Queries) LockUpstreams(ctx context.Context, ids []pgid.ID) ([]*LockUpst
 
 const lostSettlements = `-- name: LostSettlements :many
 WITH page AS MATERIALIZED (
-    SELECT t.id FROM tasks_live t WHERE t.open_dependencies > 0 AND t.id > $1::uuid AND t.state IN ('pending', 'waiting_approval')
+    SELECT t.id FROM live_queues q CROSS JOIN (VALUES ('pending'), ('waiting_approval')) s(state) CROSS JOIN LATERAL (
+        SELECT x.id FROM tasks_live x WHERE x.queue = q.queue AND x.state = s.state AND x.due_at IS NULL AND x.open_dependencies > 0 AND x.id > $1::uuid
+        ORDER BY x.id LIMIT $2) t
     ORDER BY t.id LIMIT $2
 )
 SELECT p.id AS task_id, COALESCE(e.upstream_id, '00000000-0000-0000-0000-000000000000'::uuid)::uuid AS upstream_id

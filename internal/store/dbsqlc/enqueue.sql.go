@@ -227,9 +227,9 @@ type InsertTasksRow struct {
 // may go straight to their stream, in one statement. A task goes straight if
 // the caller allows it for its queue and no due task of the queue waits in
 // Postgres. Ids that exist already are left out of the result; so are all if the
-// guard's rules are not those of guard_revision any more. Only live tasks' ids are
-// looked for: whoever stores tasks under ids that callers chose asks EndedAmong before,
-// and again after it, for one that ended while this statement waited. A guarded task waits for
+// guard's rules are not those of guard_revision any more. Where a task that has ended has
+// the id of one, the log has its first event: unique_violation, and EndedAmong tells
+// which. A guarded task waits for
 // a person, one with dependencies for other tasks. One that a schedule makes is
 // pending even if it is due: a guard is asked when it is dispatched.
 // A key, or a caller's name, that may have had another task before makes a new act:

@@ -950,8 +950,8 @@ func (q *Queries) TerminalAmong(ctx context.Context, ids []pgid.ID) ([]pgid.ID, 
 }
 
 const traceTasks = `-- name: TraceTasks :many
-SELECT t.id FROM tasks t WHERE t.trace_id = $2 AND t.trace_id NOT LIKE 'trace-run-' || t.id::text || ':%' AND ($3::text = '' OR t.tenant = $3)
-UNION ALL SELECT t.id FROM tasks t WHERE t.id = $4 AND t.trace_id = $2 AND t.trace_id LIKE 'trace-run-' || t.id::text || ':%' AND ($3::text = '' OR t.tenant = $3)
+SELECT t.id FROM tasks t WHERE t.trace_id = $2 AND t.given & 8 <> 0 AND ($3::text = '' OR t.tenant = $3)
+UNION ALL SELECT t.id FROM tasks t WHERE t.id = $4 AND t.trace_id = $2 AND t.given & 8 = 0 AND ($3::text = '' OR t.tenant = $3)
 LIMIT $1
 `
 

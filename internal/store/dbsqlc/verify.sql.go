@@ -833,7 +833,8 @@ const verifyTasks = `-- name: VerifyTasks :many
 SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at,
     t.next_retry_at, t.retry_policy, t.idempotency_scope, t.idempotency_key, t.trace_id, (t.result IS NOT NULL)::boolean AS has_result,
     t.last_error_code, t.last_error_reason, t.worker_id, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.claimed_at, t.started_at,
-    t.finished_at, t.origin_dlq_id, k.task_id AS key_task_id, r.dlq_id AS link_dlq_id, t.open_dependencies,
+    t.finished_at, t.timeout_ms, t.start_within_ms, t.heartbeat_timeout_ms, t.on_dependency_failure, (t.effect_own AND t.effect_key IS NULL)::boolean AS owns_nothing,
+    t.origin_dlq_id, k.task_id AS key_task_id, r.dlq_id AS link_dlq_id, t.open_dependencies,
     (CASE WHEN t.on_dependency_failure IS NULL THEN 0 ELSE (SELECT count(*) FROM task_dependencies e WHERE e.task_id = t.id AND NOT e.settled) END)::bigint AS open_edges,
     (CASE WHEN t.open_dependencies = 0 THEN 0 ELSE (SELECT count(*) FROM task_dependencies e LEFT JOIN tasks u ON u.id = e.upstream_id
         WHERE e.task_id = t.id AND NOT e.settled AND (u.id IS NULL OR u.state IN ('succeeded', 'failed', 'cancelled'))
@@ -845,39 +846,44 @@ ORDER BY t.id
 `
 
 type VerifyTasksRow struct {
-	ID               pgid.ID
-	Name             *string
-	Tenant           string
-	Queue            string
-	Type             string
-	State            string
-	Attempt          int32
-	MaxRetries       int32
-	Delivery         int64
-	Interruptions    int32
-	EventSeq         int32
-	DueAt            pgtype.Timestamptz
-	NextRetryAt      pgtype.Timestamptz
-	RetryPolicy      []byte
-	IdempotencyScope string
-	IdempotencyKey   *string
-	TraceID          string
-	HasResult        bool
-	LastErrorCode    *string
-	LastErrorReason  *string
-	WorkerID         *string
-	AppliedKind      *string
-	AppliedDelivery  int64
-	RejectedDelivery int64
-	ClaimedAt        pgtype.Timestamptz
-	StartedAt        pgtype.Timestamptz
-	FinishedAt       pgtype.Timestamptz
-	OriginDlqID      *pgid.ID
-	KeyTaskID        *pgid.ID
-	LinkDlqID        *pgid.ID
-	OpenDependencies int32
-	OpenEdges        int64
-	LostEnds         int64
+	ID                  pgid.ID
+	Name                *string
+	Tenant              string
+	Queue               string
+	Type                string
+	State               string
+	Attempt             int32
+	MaxRetries          int32
+	Delivery            int64
+	Interruptions       int32
+	EventSeq            int32
+	DueAt               pgtype.Timestamptz
+	NextRetryAt         pgtype.Timestamptz
+	RetryPolicy         []byte
+	IdempotencyScope    string
+	IdempotencyKey      *string
+	TraceID             string
+	HasResult           bool
+	LastErrorCode       *string
+	LastErrorReason     *string
+	WorkerID            *string
+	AppliedKind         *string
+	AppliedDelivery     int64
+	RejectedDelivery    int64
+	ClaimedAt           pgtype.Timestamptz
+	StartedAt           pgtype.Timestamptz
+	FinishedAt          pgtype.Timestamptz
+	TimeoutMs           int32
+	StartWithinMs       *int64
+	HeartbeatTimeoutMs  *int32
+	OnDependencyFailure *string
+	OwnsNothing         bool
+	OriginDlqID         *pgid.ID
+	KeyTaskID           *pgid.ID
+	LinkDlqID           *pgid.ID
+	OpenDependencies    int32
+	OpenEdges           int64
+	LostEnds            int64
 }
 
 // Tasks with what their idempotency key and their origin point at.
@@ -918,6 +924,11 @@ func (q *Queries) VerifyTasks(ctx context.Context, ids []pgid.ID) ([]*VerifyTask
 			&i.ClaimedAt,
 			&i.StartedAt,
 			&i.FinishedAt,
+			&i.TimeoutMs,
+			&i.StartWithinMs,
+			&i.HeartbeatTimeoutMs,
+			&i.OnDependencyFailure,
+			&i.OwnsNothing,
 			&i.OriginDlqID,
 			&i.KeyTaskID,
 			&i.LinkDlqID,

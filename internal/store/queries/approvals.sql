@@ -145,7 +145,10 @@ WHERE a.id > sqlc.arg(after_id)::uuid ORDER BY a.id LIMIT sqlc.arg(max_rows)::in
 -- The next tasks that wait for approval, and how many requests are pending about
 -- each.
 SELECT t.id, t.name, (SELECT count(*) FROM approvals a WHERE a.task_id = t.id AND a.status = 'pending') AS pending
-FROM tasks_live t WHERE t.state = 'waiting_approval' AND t.id > sqlc.arg(after_id)::uuid ORDER BY t.id LIMIT sqlc.arg(max_rows)::int;
+FROM live_queues q CROSS JOIN LATERAL (
+    SELECT x.id, x.name FROM tasks_live x WHERE x.queue = q.queue AND x.state = 'waiting_approval' AND x.due_at IS NULL AND x.id > sqlc.arg(after_id)::uuid
+    ORDER BY x.id LIMIT sqlc.arg(max_rows)::int) t
+ORDER BY t.id LIMIT sqlc.arg(max_rows)::int;
 
 -- name: EndedDoubts :many
 -- Requests about effects that are not in doubt any more, in id order.

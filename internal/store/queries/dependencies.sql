@@ -74,7 +74,9 @@ DELETE FROM dependency_settlements s WHERE s.upstream_id IN (
 -- dependencies that ended, or are gone, and that are not noted; the zero id if
 -- there are none.
 WITH page AS MATERIALIZED (
-    SELECT t.id FROM tasks_live t WHERE t.open_dependencies > 0 AND t.id > @after_id::uuid AND t.state IN ('pending', 'waiting_approval')
+    SELECT t.id FROM live_queues q CROSS JOIN (VALUES ('pending'), ('waiting_approval')) s(state) CROSS JOIN LATERAL (
+        SELECT x.id FROM tasks_live x WHERE x.queue = q.queue AND x.state = s.state AND x.due_at IS NULL AND x.open_dependencies > 0 AND x.id > @after_id::uuid
+        ORDER BY x.id LIMIT @max_rows) t
     ORDER BY t.id LIMIT @max_rows
 )
 SELECT p.id AS task_id, COALESCE(e.upstream_id, '00000000-0000-0000-0000-000000000000'::uuid)::uuid AS upstream_id

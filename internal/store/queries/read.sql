@@ -181,8 +181,8 @@ LIMIT @max_rows;
 -- name: TraceTasks :many
 -- The tasks of a trace: named_in is the task whose id is in a trace id that was
 -- made for it.
-SELECT t.id FROM tasks t WHERE t.trace_id = @trace_id AND t.trace_id NOT LIKE 'trace-run-' || t.id::text || ':%' AND (@tenant::text = '' OR t.tenant = @tenant)
-UNION ALL SELECT t.id FROM tasks t WHERE t.id = @named_in AND t.trace_id = @trace_id AND t.trace_id LIKE 'trace-run-' || t.id::text || ':%' AND (@tenant::text = '' OR t.tenant = @tenant)
+SELECT t.id FROM tasks t WHERE t.trace_id = @trace_id AND t.given & 8 <> 0 AND (@tenant::text = '' OR t.tenant = @tenant)
+UNION ALL SELECT t.id FROM tasks t WHERE t.id = @named_in AND t.trace_id = @trace_id AND t.given & 8 = 0 AND (@tenant::text = '' OR t.tenant = @tenant)
 LIMIT @max_rows;
 
 -- name: SearchTaskEvents :many

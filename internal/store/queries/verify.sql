@@ -13,7 +13,8 @@ ORDER BY t.created_at, t.id LIMIT sqlc.arg(max_rows)::int;
 SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at,
     t.next_retry_at, t.retry_policy, t.idempotency_scope, t.idempotency_key, t.trace_id, (t.result IS NOT NULL)::boolean AS has_result,
     t.last_error_code, t.last_error_reason, t.worker_id, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.claimed_at, t.started_at,
-    t.finished_at, t.origin_dlq_id, k.task_id AS key_task_id, r.dlq_id AS link_dlq_id, t.open_dependencies,
+    t.finished_at, t.timeout_ms, t.start_within_ms, t.heartbeat_timeout_ms, t.on_dependency_failure, (t.effect_own AND t.effect_key IS NULL)::boolean AS owns_nothing,
+    t.origin_dlq_id, k.task_id AS key_task_id, r.dlq_id AS link_dlq_id, t.open_dependencies,
     (CASE WHEN t.on_dependency_failure IS NULL THEN 0 ELSE (SELECT count(*) FROM task_dependencies e WHERE e.task_id = t.id AND NOT e.settled) END)::bigint AS open_edges,
     (CASE WHEN t.open_dependencies = 0 THEN 0 ELSE (SELECT count(*) FROM task_dependencies e LEFT JOIN tasks u ON u.id = e.upstream_id
         WHERE e.task_id = t.id AND NOT e.settled AND (u.id IS NULL OR u.state IN ('succeeded', 'failed', 'cancelled'))
