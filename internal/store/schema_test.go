@@ -137,7 +137,7 @@ func TestChecks(t *testing.T) {
 		}
 	}
 	for constraint, rows := range map[string][]m{
-		"": {{"state": "'ready'", "due_at": "NULL"}, {"state": "''", "due_at": "NULL"}, {"state": "'PENDING'", "due_at": "NULL"}}, // no partition takes it
+		"":              {{"state": "'ready'", "due_at": "NULL"}, {"state": "''", "due_at": "NULL"}, {"state": "'PENDING'", "due_at": "NULL"}}, // no partition takes it
 		"tasks_attempt": {{"attempt": "0"}, {"attempt": "-1"}, {"attempt": "5"}, {"max_retries": "0", "attempt": "2"}},
 	} {
 		for _, row := range rows {
