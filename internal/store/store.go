@@ -71,7 +71,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		cfg.ConnConfig.ConnectTimeout = 5 * time.Second
 	}
 	cfg.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
-		if err := checkSession(ctx, c.PgConn(), session); err != nil || o.Role == "" {
+		if err := errors.Join(checkSession(ctx, c.PgConn(), session), prepareTx(ctx, c)); err != nil || o.Role == "" {
 			return err
 		}
 		if _, err := c.Exec(ctx, "SET ROLE "+pgx.Identifier{o.Role}.Sanitize()); err != nil {

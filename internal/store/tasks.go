@@ -25,7 +25,12 @@ type Locked struct {
 	// was when it was created.
 	ReadyAt time.Time
 	ended   bool // before this transaction
+	sent    bool // see Sent
 }
+
+// Sent notes that the task was dispatched without an event: nothing else about it
+// changed, and it was waiting since ReadyAt.
+func (l *Locked) Sent() { l.sent = true }
 
 // ReadySince returns since when the task's present execution could have started.
 func (l *Locked) ReadySince() time.Time {
@@ -128,8 +133,11 @@ func (s *Store) Save(ctx context.Context, q *dbsqlc.Queries, changed []*Locked, 
 		byID[l.ID] = l
 	}
 	later := s.later(q)
-	if err := saveAll(ctx, later, changed, eventParams(events, byID)); err != nil {
-		return fmt.Errorf("save %d tasks and %d events: %w", len(changed), len(events), err)
+	if err := saveAll(ctx, later, changed); err != nil {
+		return fmt.Errorf("save %d tasks: %w", len(changed), err)
+	}
+	if err := s.appendEvents(ctx, q, later, events, byID); err != nil {
+		return fmt.Errorf("append %d events: %w", len(events), err)
 	}
 	if err := s.noteSettled(ctx, q, later, changed); err != nil {
 		return err
@@ -193,16 +201,24 @@ func withdraw(ctx context.Context, q *dbsqlc.Queries, events []*protocol.Event) 
 }
 
 // saveAll stores tasks where they are now: those that end are moved.
-func saveAll(ctx context.Context, q *dbsqlc.Queries, changed []*Locked, events dbsqlc.InsertEventsParams) error {
+func saveAll(ctx context.Context, q *dbsqlc.Queries, changed []*Locked) error {
 	var live, ending, ended []*Locked
+	var sent []pgid.ID
 	for _, l := range changed {
 		switch {
 		case l.ended:
 			ended = append(ended, l)
+		case l.sent:
+			sent = append(sent, pgid.ID(l.ID))
 		case l.State.Terminal():
 			ending = append(ending, l)
 		default:
 			live = append(live, l)
+		}
+	}
+	if len(sent) > 0 {
+		if err := q.SendTasks(ctx, sent); err != nil {
+			return err
 		}
 	}
 	if len(live) > 0 {
@@ -220,10 +236,7 @@ func saveAll(ctx context.Context, q *dbsqlc.Queries, changed []*Locked, events d
 			return err
 		}
 	}
-	if len(events.TaskIds) == 0 {
-		return nil
-	}
-	return q.InsertEvents(ctx, events)
+	return nil
 }
 
 func saveParams(changed []*Locked) dbsqlc.SaveTasksParams {
@@ -384,12 +397,17 @@ func (s *Store) LockDueTasks(ctx context.Context, q *dbsqlc.Queries, queue strin
 		byID[l.ID] = &Due{Locked: l, Tenant: r.Tenant, EffectKey: Deref(r.EffectKey), EffectOwn: r.EffectOwn, Timeout: time.Duration(r.TimeoutMs) * time.Millisecond,
 			HeartbeatTimeout: time.Duration(Deref(r.HeartbeatTimeoutMs)) * time.Millisecond, Scope: r.IdempotencyScope,
 			ScheduleType: r.ScheduleType, ScheduledAt: r.ScheduledAt.Time, DelayMS: Deref(r.DelayMs), RequestedBy: r.RequestedBy,
-			Scheduled: r.ScheduleID != nil, Approvals: r.Approvals}
+			Scheduled: r.ScheduleID != nil, Approvals: r.Approvals, Payload: r.Payload}
 		out = append(out, byID[l.ID])
 	}
-	ids := make([]pgid.ID, len(out))
-	for i, t := range out {
-		ids[i] = pgid.ID(t.ID)
+	var ids []pgid.ID
+	for _, t := range out {
+		if t.Payload == nil {
+			ids = append(ids, pgid.ID(t.ID))
+		}
+	}
+	if len(ids) == 0 {
+		return out, cut, now.Add(time.Since(answered)), nil
 	}
 	payloads, err := q.Payloads(ctx, ids)
 	if err != nil {

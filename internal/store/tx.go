@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,6 +15,22 @@ import (
 
 // rollbackLimit bounds the end of a transaction that failed.
 const rollbackLimit = 5 * time.Second
+
+// Every connection has these statements prepared under their own names, so that
+// they can go together with others; and whoever looks at the wire sees them.
+const (
+	begin  = "begin"
+	commit = "commit"
+)
+
+func prepareTx(ctx context.Context, c *pgx.Conn) error {
+	for name, sql := range map[string]string{begin: "BEGIN", commit: "COMMIT"} {
+		if _, err := c.Prepare(ctx, name, sql); err != nil {
+			return fmt.Errorf("prepare %s: %w", sql, err)
+		}
+	}
+	return nil
+}
 
 // Tx runs fn in one transaction (read committed) and commits if it returns
 // nil. If the connection is lost during the commit, the error leaves open
@@ -52,6 +69,14 @@ func (s *Store) AfterCommit(q *dbsqlc.Queries, fn func()) {
 	}
 }
 
+// of returns q's transaction; nil if it is none of Tx's.
+func (s *Store) of(q *dbsqlc.Queries) *tx {
+	if t, ok := s.txs.Load(q); ok {
+		return t.(*tx)
+	}
+	return nil
+}
+
 // later returns the queries of q's transaction whose statements go together with
 // the next one that is waited for. Only those without a result may be used.
 func (s *Store) later(q *dbsqlc.Queries) *dbsqlc.Queries {
@@ -88,7 +113,7 @@ func (q queue) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandT
 func (t *tx) send(ctx context.Context, sql string, args []any) (reply pgx.BatchResults, err error) {
 	var b pgx.Batch
 	if !t.begun {
-		b.Queue("BEGIN")
+		b.Queue(begin)
 	}
 	for _, q := range t.queued {
 		b.Queue(q.sql, q.args...)
@@ -105,10 +130,29 @@ func (t *tx) send(ctx context.Context, sql string, args []any) (reply pgx.BatchR
 	return reply, nil
 }
 
+// flush sends what waits.
+func (t *tx) flush(ctx context.Context) error {
+	if t.begun && len(t.queued) == 0 {
+		return nil
+	}
+	last := queued{sql: begin}
+	if n := len(t.queued); n > 0 {
+		last, t.queued = t.queued[n-1], t.queued[:n-1]
+	} else {
+		t.begun = true
+	}
+	_, err := t.now(ctx, last.sql, last.args)
+	return err
+}
+
 // direct reports whether a statement need not take others with it.
 func (t *tx) direct() bool { return t.begun && len(t.queued) == 0 }
 
 func (t *tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	return t.now(ctx, sql, args)
+}
+
+func (t *tx) now(ctx context.Context, sql string, args []any) (pgconn.CommandTag, error) {
 	if t.direct() {
 		return t.conn.Exec(ctx, sql, args...)
 	}
@@ -194,7 +238,7 @@ func (t *tx) commit(ctx context.Context) error {
 	if !t.begun && len(t.queued) == 0 {
 		return nil
 	}
-	tag, err := t.Exec(ctx, "COMMIT")
+	tag, err := t.Exec(ctx, commit)
 	if err != nil {
 		return err
 	}
@@ -213,7 +257,7 @@ func (t *tx) end() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), rollbackLimit)
 	defer cancel()
-	if _, err := t.conn.Exec(ctx, "ROLLBACK"); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := t.conn.Exec(ctx, "rollback"); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		_ = t.conn.Conn().Close(ctx)
 	}
 }

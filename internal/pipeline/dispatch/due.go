@@ -116,7 +116,9 @@ func (d *Dispatcher) take(b *taken, due []*store.Due, asks map[protocol.ID][]*st
 		if !ok { // the CHECK on due_at forbids it
 			return fmt.Errorf("task %s waits for dispatch in state %s", t.ID, t.State)
 		}
-		t.ReadyAt = dueAt
+		if t.ReadyAt = dueAt; len(ev) == 0 {
+			t.Sent()
+		}
 		d.metrics.lateness.Observe(now.Sub(dueAt).Seconds())
 		b.changed, b.events = append(b.changed, t.Locked), append(b.events, ev...)
 		b.entries = append(b.entries, entryOf(t, now))

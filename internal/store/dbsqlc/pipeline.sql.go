@@ -417,7 +417,8 @@ SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.e
     t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
     t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type, t.expires_at, t.unknown_since,
     t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, t.created_at, t.updated_at, t.claimed_at, t.ready_at, clock_timestamp()::timestamptz AS now, t.tenant, t.timeout_ms, t.heartbeat_timeout_ms, t.effect_key, t.effect_own, t.idempotency_scope, t.schedule_type, t.scheduled_at, t.delay_ms,
-    t.requested_by, t.schedule_id, t.approvals, octet_length(t.payload::text)::int AS payload_bytes
+    t.requested_by, t.schedule_id, t.approvals, octet_length(t.payload::text)::int AS payload_bytes,
+    (CASE WHEN octet_length(t.payload::text) <= 8192 THEN t.payload END)::json AS payload
 FROM tasks_live t
 WHERE t.queue = $1 AND t.due_at IS NOT NULL AND t.due_at <= now() + $2::bigint * interval '1 millisecond'
 ORDER BY t.due_at, t.id LIMIT $3 FOR UPDATE SKIP LOCKED
@@ -477,10 +478,11 @@ type LockDueRow struct {
 	ScheduleID          *pgid.ID
 	Approvals           []byte
 	PayloadBytes        int32
+	Payload             []byte
 }
 
 // Takes the longest due tasks of a queue that no other replica is taking, and
-// those that become due within ahead_ms.
+// those that become due within ahead_ms. Payloads has those that are larger.
 func (q *Queries) LockDue(ctx context.Context, arg LockDueParams) ([]*LockDueRow, error) {
 	rows, err := q.db.Query(ctx, lockDue, arg.Queue, arg.AheadMs, arg.MaxRows)
 	if err != nil {
@@ -538,6 +540,7 @@ func (q *Queries) LockDue(ctx context.Context, arg LockDueParams) ([]*LockDueRow
 			&i.ScheduleID,
 			&i.Approvals,
 			&i.PayloadBytes,
+			&i.Payload,
 		); err != nil {
 			return nil, err
 		}
@@ -1107,6 +1110,16 @@ func (q *Queries) SaveTasks(ctx context.Context, arg SaveTasksParams) error {
 		arg.OpenDependencies,
 		arg.ReadyAts,
 	)
+	return err
+}
+
+const sendTasks = `-- name: SendTasks :exec
+UPDATE tasks_live t SET ready_at = t.due_at, due_at = NULL, updated_at = now() FROM (SELECT unnest($1::uuid[]) AS id) u WHERE t.id = u.id
+`
+
+// Stores that locked tasks are dispatched, where nothing else about them changes.
+func (q *Queries) SendTasks(ctx context.Context, ids []pgid.ID) error {
+	_, err := q.db.Exec(ctx, sendTasks, ids)
 	return err
 }
 

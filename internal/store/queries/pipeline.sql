@@ -19,12 +19,13 @@ ORDER BY t.id FOR UPDATE OF t;
 
 -- name: LockDue :many
 -- Takes the longest due tasks of a queue that no other replica is taking, and
--- those that become due within ahead_ms.
+-- those that become due within ahead_ms. Payloads has those that are larger.
 SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at, t.next_retry_at,
     t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
     t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type, t.expires_at, t.unknown_since,
     t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, t.created_at, t.updated_at, t.claimed_at, t.ready_at, clock_timestamp()::timestamptz AS now, t.tenant, t.timeout_ms, t.heartbeat_timeout_ms, t.effect_key, t.effect_own, t.idempotency_scope, t.schedule_type, t.scheduled_at, t.delay_ms,
-    t.requested_by, t.schedule_id, t.approvals, octet_length(t.payload::text)::int AS payload_bytes
+    t.requested_by, t.schedule_id, t.approvals, octet_length(t.payload::text)::int AS payload_bytes,
+    (CASE WHEN octet_length(t.payload::text) <= 8192 THEN t.payload END)::json AS payload
 FROM tasks_live t
 WHERE t.queue = @queue AND t.due_at IS NOT NULL AND t.due_at <= now() + sqlc.arg(ahead_ms)::bigint * interval '1 millisecond'
 ORDER BY t.due_at, t.id LIMIT @max_rows FOR UPDATE SKIP LOCKED;
@@ -69,6 +70,10 @@ FROM (
         unnest(@start_ats::timestamptz[]) AS start_at, unnest(@open_dependencies::int[]) AS open_dependencies,
         unnest(@ready_ats::timestamptz[]) AS ready_at
 ) u WHERE t.id = u.id;
+
+-- name: SendTasks :exec
+-- Stores that locked tasks are dispatched, where nothing else about them changes.
+UPDATE tasks_live t SET ready_at = t.due_at, due_at = NULL, updated_at = now() FROM (SELECT unnest(@ids::uuid[]) AS id) u WHERE t.id = u.id;
 
 -- name: FinishTasks :exec
 -- Stores what decisions changed of locked tasks that end: it moves them.
