@@ -136,8 +136,10 @@ func (s *Store) Save(ctx context.Context, q *dbsqlc.Queries, changed []*Locked, 
 	if err := saveAll(ctx, later, changed); err != nil {
 		return fmt.Errorf("save %d tasks: %w", len(changed), err)
 	}
-	if err := s.appendEvents(ctx, q, later, events, byID); err != nil {
-		return fmt.Errorf("append %d events: %w", len(events), err)
+	if len(events) > 0 {
+		if err := later.InsertEvents(ctx, eventParams(events, byID)); err != nil {
+			return fmt.Errorf("append %d events: %w", len(events), err)
+		}
 	}
 	if err := s.noteSettled(ctx, q, later, changed); err != nil {
 		return err

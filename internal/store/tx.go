@@ -69,14 +69,6 @@ func (s *Store) AfterCommit(q *dbsqlc.Queries, fn func()) {
 	}
 }
 
-// of returns q's transaction; nil if it is none of Tx's.
-func (s *Store) of(q *dbsqlc.Queries) *tx {
-	if t, ok := s.txs.Load(q); ok {
-		return t.(*tx)
-	}
-	return nil
-}
-
 // later returns the queries of q's transaction whose statements go together with
 // the next one that is waited for. Only those without a result may be used.
 func (s *Store) later(q *dbsqlc.Queries) *dbsqlc.Queries {
@@ -130,29 +122,10 @@ func (t *tx) send(ctx context.Context, sql string, args []any) (reply pgx.BatchR
 	return reply, nil
 }
 
-// flush sends what waits.
-func (t *tx) flush(ctx context.Context) error {
-	if t.begun && len(t.queued) == 0 {
-		return nil
-	}
-	last := queued{sql: begin}
-	if n := len(t.queued); n > 0 {
-		last, t.queued = t.queued[n-1], t.queued[:n-1]
-	} else {
-		t.begun = true
-	}
-	_, err := t.now(ctx, last.sql, last.args)
-	return err
-}
-
 // direct reports whether a statement need not take others with it.
 func (t *tx) direct() bool { return t.begun && len(t.queued) == 0 }
 
 func (t *tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	return t.now(ctx, sql, args)
-}
-
-func (t *tx) now(ctx context.Context, sql string, args []any) (pgconn.CommandTag, error) {
 	if t.direct() {
 		return t.conn.Exec(ctx, sql, args...)
 	}
