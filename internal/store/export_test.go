@@ -19,3 +19,6 @@ func CheckSession(ctx context.Context, c *pgx.Conn) error {
 
 // SessionError is sessionError.
 var SessionError = sessionError
+
+// Session are the settings of a Store's connections.
+func Session() map[string]string { return session }

@@ -38,6 +38,7 @@ var session = with(common, map[string]string{
 	"enable_indexscan": "on",
 	"enable_hashjoin":  "off",
 	"enable_mergejoin": "off",
+	"enable_material":  "off", // of a table that is read from end to end to be looked through for each row
 	"enable_nestloop":  "on",
 	"jit":              "off", // the penalties above would set it off
 	// A process that was stopped in mid-transaction must not hold its row locks

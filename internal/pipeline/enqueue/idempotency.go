@@ -135,7 +135,7 @@ func ended(ctx context.Context, q *dbsqlc.Queries, items []*item) (map[*item]boo
 		return nil, fmt.Errorf("look up %d task ids: %w", len(ids), err)
 	}
 	for _, it := range items {
-		if slices.Contains(rows, pgid.ID(it.id)) {
+		if slices.ContainsFunc(rows, func(r *dbsqlc.EndedAmongRow) bool { return r.ID == pgid.ID(it.id) }) {
 			out[it] = true
 		}
 	}

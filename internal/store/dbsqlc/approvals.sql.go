@@ -213,7 +213,7 @@ func (q *Queries) ExpiringApprovals(ctx context.Context, maxRows int32) ([]*Expi
 const getApproval = `-- name: GetApproval :one
 SELECT a.id, a.task_id, a.tenant, a.kind, a.name, a.rule_revision, a.digest, a.required, a.approvers, a.requesters, a.prompt, a.rule_error, a.effect_scope, a.effect_key, a.effect_name, a.status, a.requested_at, a.expires_at, a.decided_at, a.decided_by, a.decision, t.name AS task_name, COALESCE(t.type, '')::text AS type, COALESCE(t.queue, '')::text AS queue, COALESCE(t.state, '')::text AS state, t.payload,
     ARRAY(SELECT v.principal FROM approval_votes v WHERE v.approval_id = a.id ORDER BY v.at, v.principal)::text[] AS approved_by
-FROM approvals a LEFT JOIN tasks t ON t.id = a.task_id WHERE a.id = $1
+FROM approvals a LEFT JOIN tasks t ON t.id = ANY (ARRAY[a.task_id]) WHERE a.id = $1
 `
 
 type GetApprovalRow struct {
@@ -284,7 +284,7 @@ func (q *Queries) GetApproval(ctx context.Context, id pgid.ID) (*GetApprovalRow,
 const guardSubjects = `-- name: GuardSubjects :many
 SELECT t.id, t.name, t.tenant, t.queue, t.type, t.payload, t.schedule_type, t.scheduled_at, t.delay_ms, t.start_at, t.timeout_ms, t.max_retries,
     t.idempotency_key, t.requested_by
-FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id])
 `
 
 type GuardSubjectsRow struct {
@@ -366,7 +366,7 @@ FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::uuid[]) AS task_id, unnest($3:
     unnest($7::int[]) AS required, unnest($8::text[]) AS approvers, unnest($9::text[]) AS prompt,
     unnest($10::text[]) AS rule_error, unnest($11::text[]) AS effect_scope, unnest($12::text[]) AS effect_key,
     unnest($13::text[]) AS effect_name, unnest($14::bigint[]) AS timeout_ms) i
-JOIN tasks t ON t.id = i.task_id
+JOIN tasks t ON t.id = ANY (ARRAY[i.task_id])
 ORDER BY i.task_id, i.id
 ON CONFLICT DO NOTHING
 `
@@ -842,7 +842,7 @@ const verifyApprovals = `-- name: VerifyApprovals :many
 SELECT a.id, a.task_id, a.kind, a.name, a.status, a.required, a.requesters, (t.id IS NOT NULL)::boolean AS task_found, COALESCE(t.state, '')::text AS state,
     (SELECT count(DISTINCT lower(v.principal)) FROM approval_votes v WHERE v.approval_id = a.id AND lower(v.principal) <> ALL (a.requesters) AND lower(v.principal) <> 'anonymous') AS people,
     (SELECT count(*) FROM approval_votes v WHERE v.approval_id = a.id) AS votes
-FROM approvals a LEFT JOIN tasks t ON t.id = a.task_id
+FROM approvals a LEFT JOIN tasks t ON t.id = ANY (ARRAY[a.task_id])
 WHERE a.id > $1::uuid ORDER BY a.id LIMIT $2::int
 `
 

@@ -17,7 +17,7 @@ const deadByIDs = `-- name: DeadByIDs :many
 SELECT d.dlq_id, d.task_id, d.tenant, d.queue, d.type, d.error_code, left(d.error, 2000) AS error, d.retry_count, d.failed_at, d.stream, d.message_id,
     d.recorded_at, d.status, d.fingerprint, d.requeues, d.revision, d.settled_at, d.discard_batch_id, d.discard_reason,
     d.discard_proposed_by, d.discard_confirmed_by, d.erased_at, t.name, 0::bigint AS place, true::boolean AS admitted
-FROM (SELECT unnest($1::uuid[]) AS id) u JOIN dlq_items d ON d.dlq_id = u.id LEFT JOIN tasks t ON t.id = d.task_id
+FROM (SELECT unnest($1::uuid[]) AS id) u JOIN dlq_items d ON d.dlq_id = u.id LEFT JOIN tasks t ON t.id = ANY (ARRAY[d.task_id])
 `
 
 type DeadByIDsRow struct {
@@ -412,7 +412,7 @@ SELECT d.dlq_id, t.id, t.tenant, t.queue, t.type, t.payload, COALESCE(t.last_err
         FROM event_log e WHERE e.task_id = t.id AND e.error_code IS NOT NULL
             AND (e.type = 'task.retry_scheduled' OR (e.type = 'task.dlq' AND e.error_code <> 'TASK_WORKER_LOST')
                 OR (e.type = 'task.interrupted' AND e.error_code = 'TASK_WORKER_LOST')))
-FROM (SELECT unnest($1::uuid[]) AS dlq_id, unnest($2::uuid[]) AS task_id, unnest($3::text[]) AS fingerprint) d JOIN tasks_live t ON t.id = d.task_id
+FROM (SELECT unnest($1::uuid[]) AS dlq_id, unnest($2::uuid[]) AS task_id, unnest($3::text[]) AS fingerprint) d JOIN tasks_live t ON t.id = ANY (ARRAY[d.task_id])
 ON CONFLICT (dlq_id) DO NOTHING
 `
 
@@ -1074,7 +1074,7 @@ const lockUnrecordedDead = `-- name: LockUnrecordedDead :many
 SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, t.name,
     COALESCE((SELECT (e.data->>'finished_at')::timestamptz FROM event_log e WHERE e.task_id = d.task_id AND e.type = 'task.dlq' AND e.status = 'dlq_pending'
         ORDER BY e.seq DESC LIMIT 1), '0001-01-01 00:00:00Z')::timestamptz AS ended_at
-FROM dlq_items d JOIN tasks_live t ON t.id = d.task_id
+FROM dlq_items d JOIN tasks_live t ON t.id = ANY (ARRAY[d.task_id])
 WHERE d.recorded_at IS NULL
 ORDER BY d.created_at LIMIT $1 FOR NO KEY UPDATE OF d SKIP LOCKED
 `
@@ -1154,14 +1154,14 @@ WITH input AS (
             || ARRAY(SELECT DISTINCT e.principal FROM dlq_edits e WHERE e.dlq_id = d.dlq_id AND e.revision <= i.revision)
             || COALESCE((SELECT b.started_by FROM dlq_batches b WHERE b.id = $7::uuid), '{}'),
         t.graph_id, t.on_dependency_failure
-    FROM input i JOIN dlq_items d ON d.dlq_id = i.dlq_id JOIN tasks t ON t.id = d.task_id
+    FROM input i JOIN dlq_items d ON d.dlq_id = i.dlq_id JOIN tasks t ON t.id = ANY (ARRAY[d.task_id])
     ORDER BY i.task_id
     RETURNING id, state, trace_id, created_at, origin_dlq_id
 ), ev AS (
     INSERT INTO event_log (task_id, seq, type, status, attempt, delivery, actor, trace_id, data, occurred_at)
     SELECT n.id, 1, 'task.created', n.state, 1, 1, $8::text, n.trace_id,
         json_build_object('origin_dlq_id', d.dlq_id, 'origin_task_id', COALESCE(t.name, t.id::text)), n.created_at
-    FROM ins n JOIN dlq_items d ON d.dlq_id = n.origin_dlq_id JOIN tasks t ON t.id = d.task_id
+    FROM ins n JOIN dlq_items d ON d.dlq_id = n.origin_dlq_id JOIN tasks t ON t.id = ANY (ARRAY[d.task_id])
 ), edges AS (
     -- What it depended on has ended; its handler is told again how.
     INSERT INTO task_dependencies (task_id, upstream_id, position, name, settled)

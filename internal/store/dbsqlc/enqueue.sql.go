@@ -25,23 +25,28 @@ func (q *Queries) DropKeys(ctx context.Context, scopes []string, keys []string) 
 }
 
 const endedAmong = `-- name: EndedAmong :many
-SELECT t.id FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks_finished t ON t.id = u.id
+SELECT t.id, t.state FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks_finished t ON t.id = ANY (ARRAY[u.id])
 `
 
+type EndedAmongRow struct {
+	ID    pgid.ID
+	State string
+}
+
 // Those of some ids that belong to tasks that have ended.
-func (q *Queries) EndedAmong(ctx context.Context, ids []pgid.ID) ([]pgid.ID, error) {
+func (q *Queries) EndedAmong(ctx context.Context, ids []pgid.ID) ([]*EndedAmongRow, error) {
 	rows, err := q.db.Query(ctx, endedAmong, ids)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []pgid.ID
+	var items []*EndedAmongRow
 	for rows.Next() {
-		var id pgid.ID
-		if err := rows.Scan(&id); err != nil {
+		var i EndedAmongRow
+		if err := rows.Scan(&i.ID, &i.State); err != nil {
 			return nil, err
 		}
-		items = append(items, id)
+		items = append(items, &i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -340,7 +345,7 @@ const scopeOwners = `-- name: ScopeOwners :many
 SELECT u.scope::text AS scope, COALESCE(n.name, o.tenant)::text AS tenant FROM (SELECT unnest($1::text[]) AS scope) u
 LEFT JOIN tenants n ON n.name = u.scope
 LEFT JOIN LATERAL (
-    SELECT t.tenant FROM idempotency_keys k JOIN tasks t ON t.id = k.task_id WHERE k.scope = u.scope ORDER BY k.scope, k.key LIMIT 1) o ON true
+    SELECT t.tenant FROM idempotency_keys k JOIN tasks t ON t.id = ANY (ARRAY[k.task_id]) WHERE k.scope = u.scope ORDER BY k.scope, k.key LIMIT 1) o ON true
 WHERE COALESCE(n.name, o.tenant) IS NOT NULL
 `
 
@@ -372,7 +377,7 @@ func (q *Queries) ScopeOwners(ctx context.Context, scopes []string) ([]*ScopeOwn
 }
 
 const tasksByID = `-- name: TasksByID :many
-SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.schedule_type, t.scheduled_at, t.delay_ms, t.timeout_ms, t.due_at, t.next_retry_at, t.retry_policy, t.idempotency_scope, t.idempotency_key, t.given, t.trace_id, t.payload, t.result, t.last_error_code, t.last_error_reason, t.worker_id, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.created_at, t.updated_at, t.started_at, t.finished_at, t.origin_dlq_id, t.effect_key, t.expires_at, t.start_within_ms, t.heartbeat_timeout_ms, t.heartbeat_at, t.progress, t.unknown_since, t.requested_by, t.start_at, t.graph_id, t.open_dependencies, t.on_dependency_failure, t.dependencies_digest, t.has_dependants, t.schedule_id, t.approvals, t.also_requested_by, t.effect_own, t.rescheduled_by, t.asked_schedule, t.claimed_at, t.ready_at, t.erased_at FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.schedule_type, t.scheduled_at, t.delay_ms, t.timeout_ms, t.due_at, t.next_retry_at, t.retry_policy, t.idempotency_scope, t.idempotency_key, t.given, t.trace_id, t.payload, t.result, t.last_error_code, t.last_error_reason, t.worker_id, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.created_at, t.updated_at, t.started_at, t.finished_at, t.origin_dlq_id, t.effect_key, t.expires_at, t.start_within_ms, t.heartbeat_timeout_ms, t.heartbeat_at, t.progress, t.unknown_since, t.requested_by, t.start_at, t.graph_id, t.open_dependencies, t.on_dependency_failure, t.dependencies_digest, t.has_dependants, t.schedule_id, t.approvals, t.also_requested_by, t.effect_own, t.rescheduled_by, t.asked_schedule, t.claimed_at, t.ready_at, t.erased_at FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id])
 `
 
 func (q *Queries) TasksByID(ctx context.Context, ids []pgid.ID) ([]*Task, error) {
@@ -456,7 +461,7 @@ func (q *Queries) TasksByID(ctx context.Context, ids []pgid.ID) ([]*Task, error)
 
 const tasksByKey = `-- name: TasksByKey :many
 SELECT k.scope AS key_scope, k.key AS key_key, t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.schedule_type, t.scheduled_at, t.delay_ms, t.timeout_ms, t.due_at, t.next_retry_at, t.retry_policy, t.idempotency_scope, t.idempotency_key, t.given, t.trace_id, t.payload, t.result, t.last_error_code, t.last_error_reason, t.worker_id, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.created_at, t.updated_at, t.started_at, t.finished_at, t.origin_dlq_id, t.effect_key, t.expires_at, t.start_within_ms, t.heartbeat_timeout_ms, t.heartbeat_at, t.progress, t.unknown_since, t.requested_by, t.start_at, t.graph_id, t.open_dependencies, t.on_dependency_failure, t.dependencies_digest, t.has_dependants, t.schedule_id, t.approvals, t.also_requested_by, t.effect_own, t.rescheduled_by, t.asked_schedule, t.claimed_at, t.ready_at, t.erased_at
-FROM idempotency_keys k JOIN tasks t ON t.id = k.task_id
+FROM idempotency_keys k JOIN tasks t ON t.id = ANY (ARRAY[k.task_id])
 WHERE (k.scope, k.key) IN (SELECT unnest($1::text[]), unnest($2::text[]))
 `
 

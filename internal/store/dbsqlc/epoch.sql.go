@@ -157,7 +157,7 @@ func (q *Queries) CountLoss(ctx context.Context, arg CountLossParams) error {
 }
 
 const currentDeliveries = `-- name: CurrentDeliveries :many
-SELECT t.id, t.delivery FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks_live t ON t.id = u.id
+SELECT t.id, t.delivery FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks_live t ON t.id = ANY (ARRAY[u.id])
 WHERE t.state IN ('queued', 'retrying', 'running')
 `
 
@@ -270,7 +270,7 @@ const lockDeadWithEntry = `-- name: LockDeadWithEntry :many
 SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, d.stream, d.message_id, d.raw, t.name
 FROM (SELECT unnest($1::uuid[]) AS dlq_id, unnest($2::text[]) AS entry_id) u
     JOIN dlq_items d ON d.dlq_id = u.dlq_id AND COALESCE(d.entry_id, '') = u.entry_id AND d.status <> 'expired' AND d.erased_at IS NULL AND d.recorded_at IS NOT NULL
-    LEFT JOIN tasks t ON t.id = d.task_id
+    LEFT JOIN tasks t ON t.id = ANY (ARRAY[d.task_id])
 ORDER BY d.dlq_id FOR NO KEY UPDATE OF d
 `
 

@@ -50,7 +50,7 @@ func (q *Queries) EraseTask(ctx context.Context, id pgid.ID) (bool, error) {
 
 const erasedTask = `-- name: ErasedTask :one
 SELECT (t.erased_at IS NOT NULL)::boolean AS erased,
-    COALESCE((SELECT d.id FROM task_dependencies e JOIN tasks d ON d.id = e.task_id
+    COALESCE((SELECT d.id FROM task_dependencies e JOIN tasks d ON d.id = ANY (ARRAY[e.task_id])
         WHERE e.upstream_id = t.id AND d.state NOT IN ('succeeded', 'failed', 'cancelled') LIMIT 1), '00000000-0000-0000-0000-000000000000'::uuid)::uuid AS dependant
 FROM tasks t WHERE t.id = $1
 `

@@ -619,7 +619,7 @@ WITH recent AS MATERIALIZED (
     SELECT CASE WHEN count(*) < $1::int THEN $2::bigint
         ELSE least(greatest(extract(epoch FROM now() - min(occurred_at)) * 1000, 1), $2::bigint)::bigint END AS ms FROM recent
 )
-SELECT t.queue, n.type, count(*) AS tasks, (SELECT c.ms FROM covered c)::bigint AS covered_ms FROM ended n JOIN tasks t ON t.id = n.task_id GROUP BY t.queue, n.type
+SELECT t.queue, n.type, count(*) AS tasks, (SELECT c.ms FROM covered c)::bigint AS covered_ms FROM ended n JOIN tasks t ON t.id = ANY (ARRAY[n.task_id]) GROUP BY t.queue, n.type
 `
 
 type RecentlyEndedRow struct {
@@ -695,7 +695,7 @@ func (q *Queries) RecentlyEnqueued(ctx context.Context, windowMs int64, maxRows 
 }
 
 const searchAllEvents = `-- name: SearchAllEvents :many
-SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name, 0::bigint AS place, true::boolean AS admitted FROM event_log e JOIN tasks t ON t.id = e.task_id
+SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name, 0::bigint AS place, true::boolean AS admitted FROM event_log e JOIN tasks t ON t.id = ANY (ARRAY[e.task_id])
 WHERE e.occurred_at >= $1::timestamptz AND e.occurred_at < $2::timestamptz
     AND (e.occurred_at, e.task_id, e.seq) > ($3::timestamptz, $4::uuid, $5::int)
     AND ($6::text = '' OR t.tenant = $6)
@@ -799,7 +799,7 @@ func (q *Queries) SearchAllEvents(ctx context.Context, arg SearchAllEventsParams
 }
 
 const searchTaskEvents = `-- name: SearchTaskEvents :many
-SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name, 0::bigint AS place, true::boolean AS admitted FROM event_log e JOIN tasks t ON t.id = e.task_id
+SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name, 0::bigint AS place, true::boolean AS admitted FROM event_log e JOIN tasks t ON t.id = ANY (ARRAY[e.task_id])
 WHERE e.task_id = ANY($1::uuid[])
     AND e.occurred_at >= $2::timestamptz AND e.occurred_at < $3::timestamptz
     AND (e.occurred_at, e.task_id, e.seq) > ($4::timestamptz, $5::uuid, $6::int)
@@ -925,7 +925,7 @@ func (q *Queries) TaskTenant(ctx context.Context, id pgid.ID) (string, error) {
 }
 
 const terminalAmong = `-- name: TerminalAmong :many
-SELECT t.id FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+SELECT t.id FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id])
 WHERE t.state IN ('succeeded', 'failed', 'cancelled')
 `
 
@@ -994,7 +994,7 @@ SELECT t.id, t.delivery, greatest(extract(epoch FROM now() - CASE
     WHEN t.state = 'retrying' THEN t.next_retry_at
     WHEN t.delivery = 1 AND t.on_dependency_failure IS NULL AND NOT EXISTS (SELECT FROM approvals a WHERE a.task_id = t.id) THEN greatest(t.created_at, t.start_at)
     ELSE t.updated_at END) * 1000, 0)::bigint AS ms
-FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id])
 WHERE t.state IN ('queued', 'retrying') AND t.due_at IS NULL
 `
 

@@ -53,7 +53,7 @@ func (q *Queries) DropDays(ctx context.Context, firstDay pgtype.Date, nextDay pg
 const expireKeys = `-- name: ExpireKeys :many
 WITH old AS (
     SELECT k.scope, k.key, k.created_at, (t.id IS NULL OR t.finished_at IS NOT NULL AND greatest(t.finished_at, t.updated_at) < now() - $1::bigint * interval '1 millisecond') AS over
-    FROM idempotency_keys k LEFT JOIN tasks t ON t.id = k.task_id
+    FROM idempotency_keys k LEFT JOIN tasks t ON t.id = ANY (ARRAY[k.task_id])
     WHERE (k.created_at, k.scope, k.key) > ($2::timestamptz, $3::text, $4::text)
         AND k.created_at < now() - $1::bigint * interval '1 millisecond'
     ORDER BY k.created_at, k.scope, k.key LIMIT $5::int

@@ -303,7 +303,7 @@ func (q *Queries) ListSchedules(ctx context.Context, arg ListSchedulesParams) ([
 
 const liveOfSchedules = `-- name: LiveOfSchedules :many
 SELECT u.id::uuid AS id FROM (SELECT unnest($1::uuid[]) AS id) u
-WHERE EXISTS (SELECT FROM tasks_live t WHERE t.schedule_id = u.id)
+WHERE EXISTS (SELECT FROM tasks_live t WHERE t.schedule_id = ANY (ARRAY[u.id]))
 `
 
 // Those of some schedules that have a task that has not ended.
@@ -691,7 +691,7 @@ func (q *Queries) ScheduleOfTask(ctx context.Context, id pgid.ID) (*ScheduleOfTa
 }
 
 const taskNames = `-- name: TaskNames :many
-SELECT t.id, t.name FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id WHERE t.name IS NOT NULL
+SELECT t.id, t.name FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id]) WHERE t.name IS NOT NULL
 `
 
 type TaskNamesRow struct {
@@ -721,7 +721,7 @@ func (q *Queries) TaskNames(ctx context.Context, ids []pgid.ID) ([]*TaskNamesRow
 }
 
 const tasksChangedBy = `-- name: TasksChangedBy :exec
-UPDATE tasks_live t SET rescheduled_by = $1::text[] FROM (SELECT unnest($2::uuid[]) AS id) u WHERE t.id = u.id
+UPDATE tasks_live t SET rescheduled_by = $1::text[] FROM (SELECT unnest($2::uuid[]) AS id) u WHERE t.id = ANY (ARRAY[u.id])
 `
 
 // Notes who else had a hand in new tasks than the one who asked for them.

@@ -186,7 +186,7 @@ func (q *Queries) VerifyDead(ctx context.Context, ids []pgid.ID) ([]*VerifyDeadR
 
 const verifyEffectUsers = `-- name: VerifyEffectUsers :many
 SELECT e.scope, e.key, e.name, e.state, COALESCE(e.resolution, '')::text AS resolution,
-    (SELECT count(*) FROM (SELECT unnest(e.users) AS id) u JOIN tasks t ON t.id = u.id AND (t.id < 'ff000000-0000-0000-0000-000000000000' OR t.created_at <= e.reserved_at)
+    (SELECT count(*) FROM (SELECT unnest(e.users) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id]) AND (t.id < 'ff000000-0000-0000-0000-000000000000' OR t.created_at <= e.reserved_at)
         WHERE CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN t.tenant ELSE t.idempotency_scope END <> e.scope
             OR CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN 't:' ELSE 'k:' END || COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text) <> e.key) AS strangers
 FROM effects e
@@ -456,7 +456,7 @@ SELECT f.schedule_id, f.fire_at, f.task_id, s.tenant, s.name, (t.id IS NOT NULL)
     (t.asked_schedule IS NULL AND t.scheduled_at IS DISTINCT FROM f.fire_at)::boolean AS other_time, t.scheduled_at,
     (f.fired_at > now() - interval '1 hour')::boolean AS young,
     (SELECT count(*) FROM schedule_fires o WHERE o.schedule_id = f.schedule_id AND o.task_id = f.task_id) AS fires
-FROM schedule_fires f JOIN schedules s ON s.id = f.schedule_id LEFT JOIN tasks t ON t.id = f.task_id
+FROM schedule_fires f JOIN schedules s ON s.id = f.schedule_id LEFT JOIN tasks t ON t.id = ANY (ARRAY[f.task_id])
 WHERE f.task_id IS NOT NULL AND (f.schedule_id, f.fire_at) > ($1::uuid, $2::timestamptz)
 ORDER BY f.schedule_id, f.fire_at LIMIT $3::int
 `
@@ -589,7 +589,7 @@ const verifyItems = `-- name: VerifyItems :many
 SELECT d.dlq_id, d.task_id, d.status, d.entry_id, d.recorded_at, d.event_seq, d.requeues, d.stream, (t.id IS NOT NULL)::boolean AS task_found, (d.task_removed_at IS NOT NULL)::boolean AS task_removed,
     COALESCE((SELECT max(e.seq) FROM event_log e WHERE d.task_id IS NULL AND e.task_id = d.dlq_id), 0)::int AS last_seq,
     (SELECT count(*) FROM event_log e WHERE d.task_id IS NULL AND e.task_id = d.dlq_id AND e.type = 'dlq.discarded') AS discarded
-FROM dlq_items d LEFT JOIN tasks t ON t.id = d.task_id
+FROM dlq_items d LEFT JOIN tasks t ON t.id = ANY (ARRAY[d.task_id])
 WHERE d.dlq_id > $1::uuid ORDER BY d.dlq_id LIMIT $2::int
 `
 
@@ -645,7 +645,7 @@ func (q *Queries) VerifyItems(ctx context.Context, afterID pgid.ID, maxRows int3
 
 const verifyKeys = `-- name: VerifyKeys :many
 SELECT k.scope, k.key, k.task_id, (t.id IS NOT NULL)::boolean AS task_found, t.idempotency_scope, t.idempotency_key
-FROM idempotency_keys k LEFT JOIN tasks t ON t.id = k.task_id
+FROM idempotency_keys k LEFT JOIN tasks t ON t.id = ANY (ARRAY[k.task_id])
 WHERE (k.scope, k.key) > ($1::text, $2::text) ORDER BY k.scope, k.key LIMIT $3::int
 `
 
@@ -722,7 +722,7 @@ func (q *Queries) VerifyOthers(ctx context.Context, ids []pgid.ID) ([]pgid.ID, e
 const verifyRequeues = `-- name: VerifyRequeues :many
 SELECT r.dlq_id, r.n, r.task_id, r.revision, (t.id IS NOT NULL)::boolean AS task_found, (r.task_removed_at IS NOT NULL)::boolean AS task_removed, t.origin_dlq_id,
     (SELECT count(*) FROM event_log e WHERE e.task_id = d.task_id AND e.type = 'dlq.requeued' AND e.data->>'task_id' = r.task_id::text) AS events
-FROM dlq_requeues r JOIN dlq_items d ON d.dlq_id = r.dlq_id LEFT JOIN tasks t ON t.id = r.task_id
+FROM dlq_requeues r JOIN dlq_items d ON d.dlq_id = r.dlq_id LEFT JOIN tasks t ON t.id = ANY (ARRAY[r.task_id])
 WHERE r.dlq_id = ANY($1::uuid[]) AND (r.dlq_id, r.n) > ($2::uuid, $3::int)
 ORDER BY r.dlq_id, r.n LIMIT $4::int
 `
@@ -783,7 +783,7 @@ func (q *Queries) VerifyRequeues(ctx context.Context, arg VerifyRequeuesParams) 
 
 const verifyRuns = `-- name: VerifyRuns :many
 SELECT t.id, t.name, t.attempt, r.runs, r.attempts, r.keys
-FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id CROSS JOIN LATERAL (
+FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id]) CROSS JOIN LATERAL (
     SELECT count(*) AS runs, count(DISTINCT v.attempt) FILTER (WHERE v.attempt BETWEEN 1 AND t.attempt) AS attempts,
         count(DISTINCT v.idempotency_key) FILTER (WHERE v.idempotency_key = t.id::text || ':' || (v.attempt - 1)) AS keys
     FROM task_runs v WHERE v.task_id = t.id) r
@@ -836,10 +836,10 @@ SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retrie
     t.finished_at, t.timeout_ms, t.start_within_ms, t.heartbeat_timeout_ms, t.on_dependency_failure, (t.effect_own AND t.effect_key IS NULL)::boolean AS owns_nothing,
     t.origin_dlq_id, k.task_id AS key_task_id, r.dlq_id AS link_dlq_id, t.open_dependencies,
     (CASE WHEN t.on_dependency_failure IS NULL THEN 0 ELSE (SELECT count(*) FROM task_dependencies e WHERE e.task_id = t.id AND NOT e.settled) END)::bigint AS open_edges,
-    (CASE WHEN t.open_dependencies = 0 THEN 0 ELSE (SELECT count(*) FROM task_dependencies e LEFT JOIN tasks u ON u.id = e.upstream_id
+    (CASE WHEN t.open_dependencies = 0 THEN 0 ELSE (SELECT count(*) FROM task_dependencies e LEFT JOIN tasks u ON u.id = ANY (ARRAY[e.upstream_id])
         WHERE e.task_id = t.id AND NOT e.settled AND (u.id IS NULL OR u.state IN ('succeeded', 'failed', 'cancelled'))
             AND NOT EXISTS (SELECT FROM dependency_settlements s WHERE s.upstream_id = e.upstream_id)) END)::bigint AS lost_ends
-FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id])
     LEFT JOIN idempotency_keys k ON k.scope = t.idempotency_scope AND k.key = t.idempotency_key
     LEFT JOIN dlq_requeues r ON r.task_id = t.id
 ORDER BY t.id

@@ -96,7 +96,7 @@ func (q *Queries) ListWorkers(ctx context.Context, also []string, maxRows int32)
 }
 
 const lockHeartbeats = `-- name: LockHeartbeats :many
-SELECT t.id, t.tenant, t.heartbeat_at FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks_live t ON t.id = u.id ORDER BY t.id FOR UPDATE OF t
+SELECT t.id, t.tenant, t.heartbeat_at FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks_live t ON t.id = ANY (ARRAY[u.id]) ORDER BY u.id FOR UPDATE OF t
 `
 
 type LockHeartbeatsRow struct {
@@ -196,7 +196,7 @@ func (q *Queries) RunningTasks(ctx context.Context, maxRows int32) ([]*RunningTa
 
 const saveHeartbeats = `-- name: SaveHeartbeats :exec
 UPDATE tasks_live t SET heartbeat_at = $1::timestamptz, progress = COALESCE(NULLIF(u.progress, '')::json, t.progress)
-FROM (SELECT unnest($2::uuid[]) AS id, unnest($3::text[]) AS progress) u WHERE t.id = u.id
+FROM (SELECT unnest($2::uuid[]) AS id, unnest($3::text[]) AS progress) u WHERE t.id = ANY (ARRAY[u.id])
 `
 
 type SaveHeartbeatsParams struct {

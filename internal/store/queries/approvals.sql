@@ -12,7 +12,7 @@ FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id, unnest(sqlc.arg(task_ids)::uui
     unnest(sqlc.arg(requireds)::int[]) AS required, unnest(sqlc.arg(approvers)::text[]) AS approvers, unnest(sqlc.arg(prompts)::text[]) AS prompt,
     unnest(sqlc.arg(rule_errors)::text[]) AS rule_error, unnest(sqlc.arg(effect_scopes)::text[]) AS effect_scope, unnest(sqlc.arg(effect_keys)::text[]) AS effect_key,
     unnest(sqlc.arg(effect_names)::text[]) AS effect_name, unnest(sqlc.arg(timeout_mss)::bigint[]) AS timeout_ms) i
-JOIN tasks t ON t.id = i.task_id
+JOIN tasks t ON t.id = ANY (ARRAY[i.task_id])
 ORDER BY i.task_id, i.id
 ON CONFLICT DO NOTHING;
 
@@ -20,7 +20,7 @@ ON CONFLICT DO NOTHING;
 -- What the guard's rules see of tasks.
 SELECT t.id, t.name, t.tenant, t.queue, t.type, t.payload, t.schedule_type, t.scheduled_at, t.delay_ms, t.start_at, t.timeout_ms, t.max_retries,
     t.idempotency_key, t.requested_by
-FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN tasks t ON t.id = u.id;
+FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id]);
 
 -- name: Hands :one
 -- Who has had a hand in a task until now, as InsertApprovals shuts them out.
@@ -126,7 +126,7 @@ ORDER BY l.requested_at DESC, l.id DESC LIMIT sqlc.arg(max_rows)::int;
 -- name: GetApproval :one
 SELECT a.*, t.name AS task_name, COALESCE(t.type, '')::text AS type, COALESCE(t.queue, '')::text AS queue, COALESCE(t.state, '')::text AS state, t.payload,
     ARRAY(SELECT v.principal FROM approval_votes v WHERE v.approval_id = a.id ORDER BY v.at, v.principal)::text[] AS approved_by
-FROM approvals a LEFT JOIN tasks t ON t.id = a.task_id WHERE a.id = sqlc.arg(id);
+FROM approvals a LEFT JOIN tasks t ON t.id = ANY (ARRAY[a.task_id]) WHERE a.id = sqlc.arg(id);
 
 -- name: RemoveApprovals :one
 -- Removes decided requests whose task was removed; the last one looked at, and
@@ -138,7 +138,7 @@ SELECT COALESCE(penstock_remove_approvals(sqlc.arg(after_id)::uuid, sqlc.arg(max
 SELECT a.id, a.task_id, a.kind, a.name, a.status, a.required, a.requesters, (t.id IS NOT NULL)::boolean AS task_found, COALESCE(t.state, '')::text AS state,
     (SELECT count(DISTINCT lower(v.principal)) FROM approval_votes v WHERE v.approval_id = a.id AND lower(v.principal) <> ALL (a.requesters) AND lower(v.principal) <> 'anonymous') AS people,
     (SELECT count(*) FROM approval_votes v WHERE v.approval_id = a.id) AS votes
-FROM approvals a LEFT JOIN tasks t ON t.id = a.task_id
+FROM approvals a LEFT JOIN tasks t ON t.id = ANY (ARRAY[a.task_id])
 WHERE a.id > sqlc.arg(after_id)::uuid ORDER BY a.id LIMIT sqlc.arg(max_rows)::int;
 
 -- name: VerifyWaiting :many

@@ -1,37 +1,37 @@
 -- name: DependencyTargets :many
 -- What a new task that depends on these needs to know of them.
-SELECT t.id, t.tenant, t.state, t.graph_id FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id;
+SELECT t.id, t.tenant, t.state, t.graph_id FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id]);
 
 -- name: LockUpstreams :many
 -- Locks tasks that others are about to depend on, in id order, so that either
 -- their end sees the dependants, or the dependants see their end.
-SELECT t.id, t.state FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks_live t ON t.id = u.id
-ORDER BY t.id FOR NO KEY UPDATE OF t;
+SELECT t.id, t.state FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks_live t ON t.id = ANY (ARRAY[u.id])
+ORDER BY u.id FOR NO KEY UPDATE OF t;
 
 -- name: LockEndedUpstreams :many
 -- The same for those that have ended, some while LockUpstreams waited for them: ask
 -- after it.
-SELECT t.id, t.state FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks_finished t ON t.id = u.id
-ORDER BY t.id FOR NO KEY UPDATE OF t;
+SELECT t.id, t.state FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks_finished t ON t.id = ANY (ARRAY[u.id])
+ORDER BY u.id FOR NO KEY UPDATE OF t;
 
 -- name: TryLockUpstreams :many
 -- Those that have ended and that nobody else has locked.
-SELECT t.id FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks_finished t ON t.id = u.id
-ORDER BY t.id FOR NO KEY UPDATE OF t SKIP LOCKED;
+SELECT t.id FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks_finished t ON t.id = ANY (ARRAY[u.id])
+ORDER BY u.id FOR NO KEY UPDATE OF t SKIP LOCKED;
 
 -- name: MarkUpstreams :exec
 -- Tells locked tasks that others depend on them. One that has ended is touched in
 -- any case (MarkEndedUpstreams): retention must not remove it by an older look.
 UPDATE tasks_live t SET has_dependants = true
-FROM (SELECT unnest(@ids::uuid[]) AS id) u WHERE t.id = u.id AND NOT t.has_dependants;
+FROM (SELECT unnest(@ids::uuid[]) AS id) u WHERE t.id = ANY (ARRAY[u.id]) AND NOT t.has_dependants;
 
 -- name: MarkEndedUpstreams :exec
-UPDATE tasks_finished t SET has_dependants = true, updated_at = now() FROM (SELECT unnest(@ids::uuid[]) AS id) u WHERE t.id = u.id;
+UPDATE tasks_finished t SET has_dependants = true, updated_at = now() FROM (SELECT unnest(@ids::uuid[]) AS id) u WHERE t.id = ANY (ARRAY[u.id]);
 
 -- name: BeginGraphs :exec
 -- Puts locked tasks that were alone, and after which others name their graph, into
 -- it.
-UPDATE tasks t SET graph_id = t.id FROM (SELECT unnest(@ids::uuid[]) AS id) u WHERE t.id = u.id AND t.graph_id IS NULL;
+UPDATE tasks t SET graph_id = t.id FROM (SELECT unnest(@ids::uuid[]) AS id) u WHERE t.id = ANY (ARRAY[u.id]) AND t.graph_id IS NULL;
 
 -- name: UpstreamsOf :many
 -- What tasks depend on, each once.
@@ -59,7 +59,7 @@ RETURNING e.task_id, e.upstream_id, e.position, e.name;
 
 -- name: EndedTasks :many
 -- How tasks ended. One that is missing was removed.
-SELECT t.id, t.name, t.state, t.last_error_code, t.last_error_reason FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id;
+SELECT t.id, t.name, t.state, t.last_error_code, t.last_error_reason FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id]);
 
 -- name: DeleteSettlements :execrows
 -- Forgets tasks whose dependants have all been told; the tasks are locked, so that
@@ -81,7 +81,7 @@ WITH page AS MATERIALIZED (
 )
 SELECT p.id AS task_id, COALESCE(e.upstream_id, '00000000-0000-0000-0000-000000000000'::uuid)::uuid AS upstream_id
 FROM page p LEFT JOIN LATERAL (
-    SELECT d.upstream_id FROM task_dependencies d LEFT JOIN tasks u ON u.id = d.upstream_id
+    SELECT d.upstream_id FROM task_dependencies d LEFT JOIN tasks u ON u.id = ANY (ARRAY[d.upstream_id])
     WHERE d.task_id = p.id AND NOT d.settled AND (u.id IS NULL OR u.state IN ('succeeded', 'failed', 'cancelled'))
         AND NOT EXISTS (SELECT FROM dependency_settlements s WHERE s.upstream_id = d.upstream_id)) e ON true
 ORDER BY p.id;
@@ -102,7 +102,7 @@ FROM (SELECT unnest(@task_ids::uuid[]) AS id) u CROSS JOIN LATERAL (
     FROM (SELECT e.task_id, e.name, e.upstream_id, t.name AS upstream_name, COALESCE(t.type, '')::text AS type, COALESCE(t.state, '')::text AS state,
             t.last_error_code, t.last_error_reason, e.position, t.result, sum(GREATEST(COALESCE(pg_column_size(t.result), 0) - 4, 0)) OVER (ORDER BY e.position)::bigint AS stored_bytes
         FROM (SELECT * FROM task_dependencies d WHERE d.task_id = u.id AND d.position > sqlc.arg(after_position)::int ORDER BY d.position LIMIT sqlc.arg(max_rows)) e
-            LEFT JOIN tasks t ON t.id = e.upstream_id) s) r
+            LEFT JOIN tasks t ON t.id = ANY (ARRAY[e.upstream_id])) s) r
 ORDER BY r.task_id, r.position;
 
 -- name: EdgesOf :many
@@ -115,7 +115,7 @@ ORDER BY task_id, position, upstream_id LIMIT @max_rows;
 -- name: GraphTasks :many
 SELECT t.id, t.name, t.tenant, t.type, t.queue, t.state, t.attempt, t.max_retries, t.open_dependencies, t.on_dependency_failure, t.graph_id,
     t.last_error_code, t.last_error_reason, t.created_at, t.started_at, t.finished_at
-FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id;
+FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id]);
 
 -- name: GraphRequeueLock :exec
 -- One requeue of a whole graph at a time: none clones a task that another clones.
@@ -124,22 +124,22 @@ SELECT pg_advisory_xact_lock(5077015);
 -- name: CancelledDependants :many
 -- The tasks that were cancelled because one of these did not succeed, or along
 -- with one, and that were not made anew.
-SELECT DISTINCT e.task_id FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN task_dependencies e ON e.upstream_id = u.id JOIN tasks t ON t.id = e.task_id
+SELECT DISTINCT e.task_id FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN task_dependencies e ON e.upstream_id = u.id JOIN tasks t ON t.id = ANY (ARRAY[e.task_id])
 WHERE t.state = 'cancelled' AND t.last_error_code = 'TASK_DEPENDENCY_FAILED' AND NOT EXISTS (SELECT FROM task_clones c WHERE c.task_id = e.task_id)
 ORDER BY e.task_id;
 
 -- name: OriginsOf :many
 -- The tasks that some were requeued from, directly or through others.
 WITH RECURSIVE origins AS (
-    SELECT t.id AS task_id, t.id AS origin_id, t.origin_dlq_id FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+    SELECT t.id AS task_id, t.id AS origin_id, t.origin_dlq_id FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id])
     UNION ALL
-    SELECT o.task_id, t.id, t.origin_dlq_id FROM origins o JOIN dlq_items d ON d.dlq_id = o.origin_dlq_id JOIN tasks t ON t.id = d.task_id
+    SELECT o.task_id, t.id, t.origin_dlq_id FROM origins o JOIN dlq_items d ON d.dlq_id = o.origin_dlq_id JOIN tasks t ON t.id = ANY (ARRAY[d.task_id])
 )
 SELECT o.task_id, o.origin_id FROM origins o WHERE o.origin_id <> o.task_id;
 
 -- name: UntoldDependants :one
 -- Whether tasks wait that will be cancelled because one of these has not succeeded.
-SELECT EXISTS (SELECT FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN task_dependencies e ON e.upstream_id = u.id JOIN tasks t ON t.id = e.task_id
+SELECT EXISTS (SELECT FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN task_dependencies e ON e.upstream_id = u.id JOIN tasks t ON t.id = ANY (ARRAY[e.task_id])
     WHERE NOT e.settled AND t.on_dependency_failure = 'cancel' AND t.state IN ('pending', 'waiting_approval'));
 
 -- name: EdgesToClone :many
@@ -174,14 +174,14 @@ WITH input AS (
         CASE WHEN starts_with(t.trace_id, 'trace-run-' || t.id::text) THEN i.trace_id ELSE t.trace_id END,
         t.payload, COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text), (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL), t.heartbeat_timeout_ms, sqlc.arg(principal)::text,
         array_append(COALESCE(t.also_requested_by, '{}') || t.rescheduled_by, t.requested_by), t.graph_id, i.dependencies, t.on_dependency_failure
-    FROM input i JOIN tasks t ON t.id = i.task_id
+    FROM input i JOIN tasks t ON t.id = ANY (ARRAY[i.task_id])
     ORDER BY i.clone_id
     RETURNING id, trace_id, created_at, open_dependencies, queue, type
 ), ev AS (
     INSERT INTO event_log (task_id, seq, type, status, attempt, delivery, actor, trace_id, data, occurred_at)
     SELECT n.id, 1, 'task.created', 'pending', 1, 1, sqlc.arg(actor)::text, n.trace_id,
         json_build_object('dependencies', n.open_dependencies, 'origin_dlq_id', i.dlq_id, 'origin_task_id', COALESCE(t.name, t.id::text)), n.created_at
-    FROM ins n JOIN input i ON i.clone_id = n.id JOIN tasks t ON t.id = i.task_id
+    FROM ins n JOIN input i ON i.clone_id = n.id JOIN tasks t ON t.id = ANY (ARRAY[i.task_id])
 ), link AS (
     INSERT INTO task_clones (task_id, clone_id, dlq_id)
     SELECT i.task_id, n.id, i.dlq_id FROM ins n JOIN input i ON i.clone_id = n.id ORDER BY i.task_id

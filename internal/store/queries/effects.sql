@@ -2,12 +2,12 @@
 -- The scope and key of tasks' effects. They never change.
 SELECT t.id, (CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN t.tenant ELSE t.idempotency_scope END)::text AS scope,
     (CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN 't:' ELSE 'k:' END || COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text))::text AS key
-FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id;
+FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id]);
 
 -- name: CurrentEffectKeys :many
 -- The keys of the effects of the task that has an idempotency key now, and of the
 -- one that has an id, where they have a generation.
-SELECT ('k:' || t.effect_key)::text AS key FROM idempotency_keys k JOIN tasks t ON t.id = k.task_id
+SELECT ('k:' || t.effect_key)::text AS key FROM idempotency_keys k JOIN tasks t ON t.id = ANY (ARRAY[k.task_id])
 WHERE k.scope = @scope AND k.key = @key AND t.effect_key IS NOT NULL AND NOT t.effect_own
 UNION ALL
 SELECT 't:' || t.effect_key FROM tasks t WHERE t.id = @named::uuid AND t.effect_own;
@@ -23,7 +23,7 @@ WITH RECURSIVE family (id) AS (
         UNION ALL
         SELECT c.clone_id FROM task_clones c WHERE c.task_id = f.id) l
 )
-SELECT DISTINCT lower(btrim(p.name))::text AS name FROM family f JOIN tasks t ON t.id = f.id,
+SELECT DISTINCT lower(btrim(p.name))::text AS name FROM family f JOIN tasks t ON t.id = ANY (ARRAY[f.id]),
     unnest(t.requested_by || COALESCE(t.also_requested_by, '{}') || t.rescheduled_by) p(name)
 ORDER BY 1;
 
@@ -113,6 +113,6 @@ SELECT e.scope, e.key, e.name, e.state, e.task_id, e.delivery, e.runs, (t.id IS 
     COALESCE(CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN t.tenant ELSE t.idempotency_scope END, '')::text AS task_scope,
     COALESCE((CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN 't:' ELSE 'k:' END || COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text)), '')::text AS task_key,
     (SELECT count(*) FROM event_log v WHERE v.task_id = e.task_id AND v.type = 'task.claimed' AND v.delivery = e.delivery) AS claims
-FROM effects e LEFT JOIN tasks t ON t.id = e.task_id AND (t.id < 'ff000000-0000-0000-0000-000000000000' OR t.created_at <= e.reserved_at)
+FROM effects e LEFT JOIN tasks t ON t.id = ANY (ARRAY[e.task_id]) AND (t.id < 'ff000000-0000-0000-0000-000000000000' OR t.created_at <= e.reserved_at)
 WHERE (e.scope, e.key, e.name) > (sqlc.arg(after_scope)::text, sqlc.arg(after_key)::text, sqlc.arg(after_name)::text)
 ORDER BY e.scope, e.key, e.name LIMIT sqlc.arg(max_rows)::int;

@@ -103,15 +103,15 @@ WHERE k.scope = d.scope AND k.key = d.key;
 
 -- name: TasksByKey :many
 SELECT k.scope AS key_scope, k.key AS key_key, sqlc.embed(t)
-FROM idempotency_keys k JOIN tasks t ON t.id = k.task_id
+FROM idempotency_keys k JOIN tasks t ON t.id = ANY (ARRAY[k.task_id])
 WHERE (k.scope, k.key) IN (SELECT unnest(@scopes::text[]), unnest(@keys::text[]));
 
 -- name: TasksByID :many
-SELECT t.* FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id;
+SELECT t.* FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id]);
 
 -- name: EndedAmong :many
 -- Those of some ids that belong to tasks that have ended.
-SELECT t.id FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks_finished t ON t.id = u.id;
+SELECT t.id, t.state FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks_finished t ON t.id = ANY (ARRAY[u.id]);
 
 -- name: ScopeOwners :many
 -- Whose each scope is, if anybody's: the tenant's of that name, else that of a
@@ -119,7 +119,7 @@ SELECT t.id FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks_finished t ON 
 SELECT u.scope::text AS scope, COALESCE(n.name, o.tenant)::text AS tenant FROM (SELECT unnest(@scopes::text[]) AS scope) u
 LEFT JOIN tenants n ON n.name = u.scope
 LEFT JOIN LATERAL (
-    SELECT t.tenant FROM idempotency_keys k JOIN tasks t ON t.id = k.task_id WHERE k.scope = u.scope ORDER BY k.scope, k.key LIMIT 1) o ON true
+    SELECT t.tenant FROM idempotency_keys k JOIN tasks t ON t.id = ANY (ARRAY[k.task_id]) WHERE k.scope = u.scope ORDER BY k.scope, k.key LIMIT 1) o ON true
 WHERE COALESCE(n.name, o.tenant) IS NOT NULL;
 
 -- name: LockScopes :exec

@@ -70,7 +70,7 @@ ORDER BY t.id LIMIT sqlc.arg(max_rows)::int;
 
 -- name: CurrentDeliveries :many
 -- The deliveries of these tasks that may be in their stream.
-SELECT t.id, t.delivery FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN tasks_live t ON t.id = u.id
+SELECT t.id, t.delivery FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN tasks_live t ON t.id = ANY (ARRAY[u.id])
 WHERE t.state IN ('queued', 'retrying', 'running');
 
 -- name: DeadWithEntry :many
@@ -85,7 +85,7 @@ ORDER BY d.dlq_id LIMIT sqlc.arg(max_rows)::int;
 SELECT d.dlq_id, d.task_id, d.tenant, d.type, d.payload, d.error_code, d.error, d.retry_count, d.failed_at, d.stream, d.message_id, d.raw, t.name
 FROM (SELECT unnest(sqlc.arg(dlq_ids)::uuid[]) AS dlq_id, unnest(sqlc.arg(entry_ids)::text[]) AS entry_id) u
     JOIN dlq_items d ON d.dlq_id = u.dlq_id AND COALESCE(d.entry_id, '') = u.entry_id AND d.status <> 'expired' AND d.erased_at IS NULL AND d.recorded_at IS NOT NULL
-    LEFT JOIN tasks t ON t.id = d.task_id
+    LEFT JOIN tasks t ON t.id = ANY (ARRAY[d.task_id])
 ORDER BY d.dlq_id FOR NO KEY UPDATE OF d;
 
 -- name: SetDeadEntries :exec

@@ -6,7 +6,7 @@ SELECT penstock_erase_task(sqlc.arg(id))::boolean AS erased;
 -- What there is to know of a task before its content is erased: whether it was
 -- before, and a task that waits for its result; the zero id if there is none.
 SELECT (t.erased_at IS NOT NULL)::boolean AS erased,
-    COALESCE((SELECT d.id FROM task_dependencies e JOIN tasks d ON d.id = e.task_id
+    COALESCE((SELECT d.id FROM task_dependencies e JOIN tasks d ON d.id = ANY (ARRAY[e.task_id])
         WHERE e.upstream_id = t.id AND d.state NOT IN ('succeeded', 'failed', 'cancelled') LIMIT 1), '00000000-0000-0000-0000-000000000000'::uuid)::uuid AS dependant
 FROM tasks t WHERE t.id = sqlc.arg(id);
 

@@ -2,7 +2,7 @@
 SELECT * FROM tasks WHERE id = @id;
 
 -- name: TerminalAmong :many
-SELECT t.id FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+SELECT t.id FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id])
 WHERE t.state IN ('succeeded', 'failed', 'cancelled');
 
 -- name: ListTasks :many
@@ -94,7 +94,7 @@ WITH recent AS MATERIALIZED (
     SELECT CASE WHEN count(*) < sqlc.arg(max_rows)::int THEN sqlc.arg(window_ms)::bigint
         ELSE least(greatest(extract(epoch FROM now() - min(occurred_at)) * 1000, 1), sqlc.arg(window_ms)::bigint)::bigint END AS ms FROM recent
 )
-SELECT t.queue, n.type, count(*) AS tasks, (SELECT c.ms FROM covered c)::bigint AS covered_ms FROM ended n JOIN tasks t ON t.id = n.task_id GROUP BY t.queue, n.type;
+SELECT t.queue, n.type, count(*) AS tasks, (SELECT c.ms FROM covered c)::bigint AS covered_ms FROM ended n JOIN tasks t ON t.id = ANY (ARRAY[n.task_id]) GROUP BY t.queue, n.type;
 
 -- name: WaitingFor :many
 -- For how long tasks that wait in their stream have been due. Where that is not
@@ -104,7 +104,7 @@ SELECT t.id, t.delivery, greatest(extract(epoch FROM now() - CASE
     WHEN t.state = 'retrying' THEN t.next_retry_at
     WHEN t.delivery = 1 AND t.on_dependency_failure IS NULL AND NOT EXISTS (SELECT FROM approvals a WHERE a.task_id = t.id) THEN greatest(t.created_at, t.start_at)
     ELSE t.updated_at END) * 1000, 0)::bigint AS ms
-FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id])
 WHERE t.state IN ('queued', 'retrying') AND t.due_at IS NULL;
 
 -- name: ListEvents :many
@@ -188,7 +188,7 @@ LIMIT @max_rows;
 -- name: SearchTaskEvents :many
 -- Events of some tasks in order of time, after a place in it. The columns are
 -- those of WatchEvents.
-SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name, 0::bigint AS place, true::boolean AS admitted FROM event_log e JOIN tasks t ON t.id = e.task_id
+SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name, 0::bigint AS place, true::boolean AS admitted FROM event_log e JOIN tasks t ON t.id = ANY (ARRAY[e.task_id])
 WHERE e.task_id = ANY(@task_ids::uuid[])
     AND e.occurred_at >= @since::timestamptz AND e.occurred_at < @until::timestamptz
     AND (e.occurred_at, e.task_id, e.seq) > (@after_at::timestamptz, @after_task::uuid, @after_seq::int)
@@ -216,7 +216,7 @@ SELECT count(*) FROM (
 -- name: SearchAllEvents :many
 -- Events of all tasks in order of time, after a place in it. All events of the
 -- time are read and sorted for each page: let it be short.
-SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name, 0::bigint AS place, true::boolean AS admitted FROM event_log e JOIN tasks t ON t.id = e.task_id
+SELECT e.task_id, e.seq, e.type, e.previous_status, e.status, e.attempt, e.delivery, e.idempotency_key, e.next_retry_at, e.error_code, e.reason, e.backoff_delay_ms, e.actor, e.worker_id, e.message_id, e.trace_id, e.data, e.occurred_at, e.xid::text::bigint AS xid_number, t.tenant, t.name, 0::bigint AS place, true::boolean AS admitted FROM event_log e JOIN tasks t ON t.id = ANY (ARRAY[e.task_id])
 WHERE e.occurred_at >= @since::timestamptz AND e.occurred_at < @until::timestamptz
     AND (e.occurred_at, e.task_id, e.seq) > (@after_at::timestamptz, @after_task::uuid, @after_seq::int)
     AND (@tenant::text = '' OR t.tenant = @tenant)

@@ -47,7 +47,7 @@ ORDER BY t.updated_at, t.id LIMIT sqlc.arg(max_rows)::int;
 -- at; none after the last one.
 WITH old AS (
     SELECT k.scope, k.key, k.created_at, (t.id IS NULL OR t.finished_at IS NOT NULL AND greatest(t.finished_at, t.updated_at) < now() - sqlc.arg(keep_ms)::bigint * interval '1 millisecond') AS over
-    FROM idempotency_keys k LEFT JOIN tasks t ON t.id = k.task_id
+    FROM idempotency_keys k LEFT JOIN tasks t ON t.id = ANY (ARRAY[k.task_id])
     WHERE (k.created_at, k.scope, k.key) > (sqlc.arg(after_at)::timestamptz, sqlc.arg(after_scope)::text, sqlc.arg(after_key)::text)
         AND k.created_at < now() - sqlc.arg(keep_ms)::bigint * interval '1 millisecond'
     ORDER BY k.created_at, k.scope, k.key LIMIT sqlc.arg(max_rows)::int

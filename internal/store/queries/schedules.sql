@@ -32,7 +32,7 @@ WHERE NOT s.paused AND s.next_fire_at IS NOT NULL ORDER BY s.next_fire_at, s.id 
 -- name: LiveOfSchedules :many
 -- Those of some schedules that have a task that has not ended.
 SELECT u.id::uuid AS id FROM (SELECT unnest(@ids::uuid[]) AS id) u
-WHERE EXISTS (SELECT FROM tasks_live t WHERE t.schedule_id = u.id);
+WHERE EXISTS (SELECT FROM tasks_live t WHERE t.schedule_id = ANY (ARRAY[u.id]));
 
 -- name: InsertFires :exec
 INSERT INTO schedule_fires (schedule_id, fire_at, until, kind, result, task_id, error)
@@ -76,7 +76,7 @@ SELECT * FROM schedule_fires f WHERE f.schedule_id = @schedule_id AND f.task_id 
 
 -- name: TaskNames :many
 -- The names of those of some tasks that their callers named.
-SELECT t.id, t.name FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = u.id WHERE t.name IS NOT NULL;
+SELECT t.id, t.name FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id]) WHERE t.name IS NOT NULL;
 
 -- name: ForgetFires :execrows
 -- Removes records of fires that are older than keep_ms.
@@ -101,7 +101,7 @@ SELECT t.schedule_type, t.scheduled_at, t.delay_ms, t.expires_at, COALESCE(t.sta
 
 -- name: TasksChangedBy :exec
 -- Notes who else had a hand in new tasks than the one who asked for them.
-UPDATE tasks_live t SET rescheduled_by = @principals::text[] FROM (SELECT unnest(@ids::uuid[]) AS id) u WHERE t.id = u.id;
+UPDATE tasks_live t SET rescheduled_by = @principals::text[] FROM (SELECT unnest(@ids::uuid[]) AS id) u WHERE t.id = ANY (ARRAY[u.id]);
 
 -- name: Clock :one
 -- Postgres' clock.

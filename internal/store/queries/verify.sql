@@ -16,10 +16,10 @@ SELECT t.id, t.name, t.tenant, t.queue, t.type, t.state, t.attempt, t.max_retrie
     t.finished_at, t.timeout_ms, t.start_within_ms, t.heartbeat_timeout_ms, t.on_dependency_failure, (t.effect_own AND t.effect_key IS NULL)::boolean AS owns_nothing,
     t.origin_dlq_id, k.task_id AS key_task_id, r.dlq_id AS link_dlq_id, t.open_dependencies,
     (CASE WHEN t.on_dependency_failure IS NULL THEN 0 ELSE (SELECT count(*) FROM task_dependencies e WHERE e.task_id = t.id AND NOT e.settled) END)::bigint AS open_edges,
-    (CASE WHEN t.open_dependencies = 0 THEN 0 ELSE (SELECT count(*) FROM task_dependencies e LEFT JOIN tasks u ON u.id = e.upstream_id
+    (CASE WHEN t.open_dependencies = 0 THEN 0 ELSE (SELECT count(*) FROM task_dependencies e LEFT JOIN tasks u ON u.id = ANY (ARRAY[e.upstream_id])
         WHERE e.task_id = t.id AND NOT e.settled AND (u.id IS NULL OR u.state IN ('succeeded', 'failed', 'cancelled'))
             AND NOT EXISTS (SELECT FROM dependency_settlements s WHERE s.upstream_id = e.upstream_id)) END)::bigint AS lost_ends
-FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN tasks t ON t.id = u.id
+FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id])
     LEFT JOIN idempotency_keys k ON k.scope = t.idempotency_scope AND k.key = t.idempotency_key
     LEFT JOIN dlq_requeues r ON r.task_id = t.id
 ORDER BY t.id;
@@ -60,7 +60,7 @@ FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN dlq_items d ON d.task_i
 -- number of events in the original's log that tell of it.
 SELECT r.dlq_id, r.n, r.task_id, r.revision, (t.id IS NOT NULL)::boolean AS task_found, (r.task_removed_at IS NOT NULL)::boolean AS task_removed, t.origin_dlq_id,
     (SELECT count(*) FROM event_log e WHERE e.task_id = d.task_id AND e.type = 'dlq.requeued' AND e.data->>'task_id' = r.task_id::text) AS events
-FROM dlq_requeues r JOIN dlq_items d ON d.dlq_id = r.dlq_id LEFT JOIN tasks t ON t.id = r.task_id
+FROM dlq_requeues r JOIN dlq_items d ON d.dlq_id = r.dlq_id LEFT JOIN tasks t ON t.id = ANY (ARRAY[r.task_id])
 WHERE r.dlq_id = ANY(sqlc.arg(dlq_ids)::uuid[]) AND (r.dlq_id, r.n) > (sqlc.arg(after_id)::uuid, sqlc.arg(after_n)::int)
 ORDER BY r.dlq_id, r.n LIMIT sqlc.arg(max_rows)::int;
 
@@ -74,13 +74,13 @@ SELECT d.dlq_id, d.status, d.erased_at, d.entry_id FROM (SELECT unnest(sqlc.arg(
 SELECT d.dlq_id, d.task_id, d.status, d.entry_id, d.recorded_at, d.event_seq, d.requeues, d.stream, (t.id IS NOT NULL)::boolean AS task_found, (d.task_removed_at IS NOT NULL)::boolean AS task_removed,
     COALESCE((SELECT max(e.seq) FROM event_log e WHERE d.task_id IS NULL AND e.task_id = d.dlq_id), 0)::int AS last_seq,
     (SELECT count(*) FROM event_log e WHERE d.task_id IS NULL AND e.task_id = d.dlq_id AND e.type = 'dlq.discarded') AS discarded
-FROM dlq_items d LEFT JOIN tasks t ON t.id = d.task_id
+FROM dlq_items d LEFT JOIN tasks t ON t.id = ANY (ARRAY[d.task_id])
 WHERE d.dlq_id > sqlc.arg(after_id)::uuid ORDER BY d.dlq_id LIMIT sqlc.arg(max_rows)::int;
 
 -- name: VerifyKeys :many
 -- The next idempotency keys, with the key of the task that each points at.
 SELECT k.scope, k.key, k.task_id, (t.id IS NOT NULL)::boolean AS task_found, t.idempotency_scope, t.idempotency_key
-FROM idempotency_keys k LEFT JOIN tasks t ON t.id = k.task_id
+FROM idempotency_keys k LEFT JOIN tasks t ON t.id = ANY (ARRAY[k.task_id])
 WHERE (k.scope, k.key) > (sqlc.arg(after_scope)::text, sqlc.arg(after_key)::text) ORDER BY k.scope, k.key LIMIT sqlc.arg(max_rows)::int;
 
 -- name: VerifyBatches :many
@@ -116,7 +116,7 @@ SELECT f.schedule_id, f.fire_at, f.task_id, s.tenant, s.name, (t.id IS NOT NULL)
     (t.asked_schedule IS NULL AND t.scheduled_at IS DISTINCT FROM f.fire_at)::boolean AS other_time, t.scheduled_at,
     (f.fired_at > now() - interval '1 hour')::boolean AS young,
     (SELECT count(*) FROM schedule_fires o WHERE o.schedule_id = f.schedule_id AND o.task_id = f.task_id) AS fires
-FROM schedule_fires f JOIN schedules s ON s.id = f.schedule_id LEFT JOIN tasks t ON t.id = f.task_id
+FROM schedule_fires f JOIN schedules s ON s.id = f.schedule_id LEFT JOIN tasks t ON t.id = ANY (ARRAY[f.task_id])
 WHERE f.task_id IS NOT NULL AND (f.schedule_id, f.fire_at) > (sqlc.arg(after_id)::uuid, sqlc.arg(after_at)::timestamptz)
 ORDER BY f.schedule_id, f.fire_at LIMIT sqlc.arg(max_rows)::int;
 
@@ -125,7 +125,7 @@ ORDER BY f.schedule_id, f.fire_at LIMIT sqlc.arg(max_rows)::int;
 -- attempt from 1 on, each with an execution key of its own. The key begins with
 -- the task's id: what differs within each task differs everywhere.
 SELECT t.id, t.name, t.attempt, r.runs, r.attempts, r.keys
-FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN tasks t ON t.id = u.id CROSS JOIN LATERAL (
+FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id]) CROSS JOIN LATERAL (
     SELECT count(*) AS runs, count(DISTINCT v.attempt) FILTER (WHERE v.attempt BETWEEN 1 AND t.attempt) AS attempts,
         count(DISTINCT v.idempotency_key) FILTER (WHERE v.idempotency_key = t.id::text || ':' || (v.attempt - 1)) AS keys
     FROM task_runs v WHERE v.task_id = t.id) r
@@ -135,7 +135,7 @@ WHERE r.runs <> t.attempt OR r.attempts <> t.attempt OR r.keys <> t.attempt OR t
 -- The next effects, with how many of the tasks that were given each have another
 -- key. A caller's name may be another task's now.
 SELECT e.scope, e.key, e.name, e.state, COALESCE(e.resolution, '')::text AS resolution,
-    (SELECT count(*) FROM (SELECT unnest(e.users) AS id) u JOIN tasks t ON t.id = u.id AND (t.id < 'ff000000-0000-0000-0000-000000000000' OR t.created_at <= e.reserved_at)
+    (SELECT count(*) FROM (SELECT unnest(e.users) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id]) AND (t.id < 'ff000000-0000-0000-0000-000000000000' OR t.created_at <= e.reserved_at)
         WHERE CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN t.tenant ELSE t.idempotency_scope END <> e.scope
             OR CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN 't:' ELSE 'k:' END || COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text) <> e.key) AS strangers
 FROM effects e

@@ -45,9 +45,9 @@ DELETE FROM workers w WHERE w.seen_at < now() - greatest(10 * w.interval_ms * in
 
 -- name: LockHeartbeats :many
 -- Locks tasks in id order and tells when their workers last said that they run.
-SELECT t.id, t.tenant, t.heartbeat_at FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN tasks_live t ON t.id = u.id ORDER BY t.id FOR UPDATE OF t;
+SELECT t.id, t.tenant, t.heartbeat_at FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id) u JOIN tasks_live t ON t.id = ANY (ARRAY[u.id]) ORDER BY u.id FOR UPDATE OF t;
 
 -- name: SaveHeartbeats :exec
 -- Records signs of life, and progress where one of the tasks has some.
 UPDATE tasks_live t SET heartbeat_at = sqlc.arg(now)::timestamptz, progress = COALESCE(NULLIF(u.progress, '')::json, t.progress)
-FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id, unnest(sqlc.arg(progress)::text[]) AS progress) u WHERE t.id = u.id;
+FROM (SELECT unnest(sqlc.arg(ids)::uuid[]) AS id, unnest(sqlc.arg(progress)::text[]) AS progress) u WHERE t.id = ANY (ARRAY[u.id]);
