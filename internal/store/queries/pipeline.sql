@@ -2,12 +2,12 @@
 -- Locks live tasks in id order for a decision. now is Postgres' clock. Here as
 -- elsewhere a join by id is written = ANY (ARRAY[...]): with = Postgres may order both
 -- sides, which looks as cheap while a table is empty, and go on reading all of it for
--- each id once it is not.
+-- each id once it is not. BETWEEN costs less.
 SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at, t.next_retry_at,
     t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
     t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type, t.expires_at, t.unknown_since,
     t.start_at, t.open_dependencies, t.has_dependants, t.on_dependency_failure, t.created_at, t.updated_at, t.claimed_at, t.ready_at, clock_timestamp()::timestamptz AS now
-FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks_live t ON t.id = ANY (ARRAY[u.id])
+FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks_live t ON t.id BETWEEN u.id AND u.id
 ORDER BY u.id FOR UPDATE OF t;
 
 -- name: LockFinished :many
@@ -72,16 +72,16 @@ FROM (
         unnest(@results::text[]) AS result, unnest(@unknown_sinces::timestamptz[]) AS unknown_since,
         unnest(@start_ats::timestamptz[]) AS start_at, unnest(@open_dependencies::int[]) AS open_dependencies,
         unnest(@ready_ats::timestamptz[]) AS ready_at
-) u WHERE t.id = ANY (ARRAY[u.id]);
+) u WHERE t.id BETWEEN u.id AND u.id;
 
 -- name: SendTasks :exec
 -- Stores that locked tasks are dispatched, where nothing else about them changes.
-UPDATE tasks_live t SET ready_at = t.due_at, due_at = NULL, updated_at = now() FROM (SELECT unnest(@ids::uuid[]) AS id) u WHERE t.id = ANY (ARRAY[u.id]);
+UPDATE tasks_live t SET ready_at = t.due_at, due_at = NULL, updated_at = now() FROM (SELECT unnest(@ids::uuid[]) AS id) u WHERE t.id BETWEEN u.id AND u.id;
 
 -- name: FinishTasks :exec
 -- Stores what decisions changed of locked tasks that end: it moves them.
 WITH gone AS (
-    DELETE FROM tasks_live d USING (SELECT unnest(@ids::uuid[]) AS id) x WHERE d.id = ANY (ARRAY[x.id])
+    DELETE FROM tasks_live d USING (SELECT unnest(@ids::uuid[]) AS id) x WHERE d.id BETWEEN x.id AND x.id
 )
 INSERT INTO tasks_finished (id, name, tenant, queue, type, max_retries, schedule_type, scheduled_at, delay_ms, timeout_ms, retry_policy, idempotency_scope, idempotency_key,
     given, trace_id, payload, created_at, origin_dlq_id, effect_key, expires_at, start_within_ms, heartbeat_timeout_ms, heartbeat_at, progress, requested_by,
@@ -123,7 +123,7 @@ FROM (
         unnest(@results::text[]) AS result, unnest(@unknown_sinces::timestamptz[]) AS unknown_since,
         unnest(@start_ats::timestamptz[]) AS start_at, unnest(@open_dependencies::int[]) AS open_dependencies,
         unnest(@ready_ats::timestamptz[]) AS ready_at
-) u JOIN tasks_live t ON t.id = ANY (ARRAY[u.id]);
+) u JOIN tasks_live t ON t.id BETWEEN u.id AND u.id;
 
 -- name: SaveFinished :exec
 -- Stores what decisions changed of tasks that had ended before: an outcome that came
