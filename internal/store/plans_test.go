@@ -194,17 +194,26 @@ var pipelineStatements = []string{
 }
 
 // TestStatementsHoldFewLocks: with the partitions that retention makes no statement
-// locks more than 64 relations; and those of the pipeline lock the same few, however
+// locks more than 64 relations, once it is planned; and those of the pipeline lock the same few, however
 // many partitions there are.
 func TestStatementsHoldFewLocks(t *testing.T) {
 	t.Parallel()
-	locks := func(c *pgx.Conn, name, sql string) int {
+	once := func(c *pgx.Conn, name, sql string) int {
 		t.Helper()
-		explain(t, c, name, sql) // makes the plan
 		exec(t, c, "BEGIN")
 		defer exec(t, c, "ROLLBACK")
 		explain(t, c, name, sql)
 		return get[int](t, c, "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'relation' AND relation NOT IN (SELECT oid FROM pg_class WHERE relname LIKE 'pg\\_%')")
+	}
+	// The fewest of some times: to make the plan, the first time and after each
+	// analyze, takes the locks of all indexes.
+	locks := func(c *pgx.Conn, name, sql string) int {
+		t.Helper()
+		n := 1 << 20
+		for range 4 {
+			n = min(n, once(c, name, sql))
+		}
+		return n
 	}
 	all := statements(t)
 	few, many := history(t, 18, 1000, 100), history(t, 100, 1000, 100)
