@@ -56,7 +56,11 @@ func TestQueues(t *testing.T) {
 	look(2, 3*time.Hour, 4*time.Hour)
 	hours(ids[0], "ready_at", 1) // it was due later than it was created
 	look(2, time.Hour, 2*time.Hour)
-	more := r.Enqueue(t, testkit.Requests(7, "t")...) // too many for the stream
+	more := r.Enqueue(t, testkit.Requests(7, "t")...)                   // too many for the stream
+	testkit.Eventually(t, "the window is full", func() (bool, string) { // one on its way into the stream is in neither
+		n, err := r.Raw.XLen(t.Context(), protocol.StreamTask).Result()
+		return n == 4, fmt.Sprint(n, err)
+	})
 	look(9, time.Hour, 2*time.Hour)
 	waiting := r.Count(t, "SELECT count(*)::int FROM tasks WHERE due_at IS NOT NULL")
 	if waiting == 0 {
