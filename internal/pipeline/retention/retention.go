@@ -2,7 +2,7 @@
 // work: it trims acknowledged stream entries, removes consumers that are long
 // gone, makes partitions ahead of time, and removes tasks and idempotency keys
 // whose time is over. What may be removed from the record, the database itself
-// decides (migration 0006): this package only asks for it.
+// decides (penstock_removable in the first migration): this package only asks for it.
 package retention
 
 import (
