@@ -97,6 +97,8 @@ type Event struct {
 	// Data holds the details of some types as a JSON object, e.g. RetryData; of
 	// task.progress it is what the handler reported, which may be any JSON.
 	Data json.RawMessage
+	// told are the times in Data, where this process put them there.
+	told Times
 }
 
 // RetryCount is Attempt - 1.

@@ -48,6 +48,9 @@ func (e *Event) times() (t Times, err error) {
 	if !timed(e) || len(e.Data) == 0 {
 		return Times{}, nil
 	}
+	if e.told != (Times{}) {
+		return e.told, nil
+	}
 	if err := json.Unmarshal(e.Data, &t); err != nil {
 		return Times{}, err
 	}
@@ -63,7 +66,7 @@ func (e *Event) tell(t Times) {
 	if n := len(e.Data); n > 0 { // an object that is not empty
 		own = append(append(e.Data[:n-1:n-1], ','), own[1:]...)
 	}
-	e.Data = own
+	e.Data, e.told = own, t
 }
 
 // began is what the claim of an execution tells.

@@ -40,7 +40,12 @@ var session = with(common, map[string]string{
 	"enable_mergejoin": "off",
 	"enable_material":  "off", // of a table that is read from end to end to be looked through for each row
 	"enable_nestloop":  "on",
-	"jit":              "off", // the penalties above would set it off
+	// An index in order of the first column, and small sorts after it, not one sort
+	// of all there is.
+	"enable_sort":                     "off",
+	"enable_incremental_sort":         "on",
+	"max_parallel_workers_per_gather": "0",
+	"jit":                             "off", // the penalties above would set it off
 	// A process that was stopped in mid-transaction must not hold its row locks
 	// for ever, and no statement of ours takes long.
 	"idle_in_transaction_session_timeout": "30s",

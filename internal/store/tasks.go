@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -89,8 +90,9 @@ func (s *Store) Lock(ctx context.Context, q *dbsqlc.Queries, ids []protocol.ID) 
 		return nil, now, fmt.Errorf("lock %d tasks: %w", len(ids), err)
 	}
 	tasks, now = make(map[protocol.ID]*Locked, len(rows)), time.Now()
+	var read policies
 	add := func(r *dbsqlc.LockTasksRow, ended bool) error {
-		l, err := s.locked(r)
+		l, err := s.locked(r, &read)
 		if err != nil {
 			return err
 		}
@@ -303,12 +305,31 @@ func eventParams(events []*protocol.Event, byID map[protocol.ID]*Locked) dbsqlc.
 	return p
 }
 
-func (s *Store) locked(r *dbsqlc.LockTasksRow) (*Locked, error) {
+// policies reads retry policies of rows that lie together and mostly have the same.
+type policies struct {
+	text []byte
+	last protocol.RetryPolicy
+}
+
+func (p *policies) read(text []byte) (protocol.RetryPolicy, error) {
+	if bytes.Equal(text, p.text) {
+		return p.last, nil
+	}
 	var policy protocol.RetryPolicy
+	if err := json.Unmarshal(text, &policy); err != nil {
+		return policy, fmt.Errorf("stored retry policy: %w", err)
+	}
+	p.text, p.last = text, policy
+	return policy, nil
+}
+
+func (s *Store) locked(r *dbsqlc.LockTasksRow, read *policies) (*Locked, error) {
+	var policy protocol.RetryPolicy
+	var err error
 	if len(r.RetryPolicy) == 0 {
 		policy = s.policy(r.Type)
-	} else if err := json.Unmarshal(r.RetryPolicy, &policy); err != nil {
-		return nil, fmt.Errorf("task %s: stored retry policy: %w", protocol.ID(r.ID), err)
+	} else if policy, err = read.read(r.RetryPolicy); err != nil {
+		return nil, fmt.Errorf("task %s: %w", protocol.ID(r.ID), err)
 	}
 	l := &Locked{
 		Task: protocol.Task{
@@ -376,6 +397,7 @@ func (s *Store) LockDueTasks(ctx context.Context, q *dbsqlc.Queries, queue strin
 		return nil, false, now, fmt.Errorf("lock due tasks of queue %s: %w", queue, err)
 	}
 	byID, size := make(map[protocol.ID]*Due, len(rows)), 0
+	var read policies
 	for _, r := range rows {
 		if size += int(r.PayloadBytes); len(out) > 0 && size > maxDueBytes {
 			cut = true
@@ -391,7 +413,7 @@ func (s *Store) LockDueTasks(ctx context.Context, q *dbsqlc.Queries, queue strin
 			ExpiresAt: r.ExpiresAt, UnknownSince: r.UnknownSince, StartAt: r.StartAt, OpenDependencies: r.OpenDependencies,
 			HasDependants: r.HasDependants, OnDependencyFailure: r.OnDependencyFailure,
 			CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, ClaimedAt: r.ClaimedAt, ReadyAt: r.ReadyAt,
-		})
+		}, &read)
 		if err != nil {
 			return nil, false, now, err
 		}

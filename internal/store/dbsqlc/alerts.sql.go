@@ -55,13 +55,13 @@ func (q *Queries) AlertsFiring(ctx context.Context, maxRows int32) ([]*AlertsFir
 const claimAlertRound = `-- name: ClaimAlertRound :execrows
 UPDATE alert_round r SET claimed_until = clock_timestamp() + $1::bigint * interval '1 millisecond'
 WHERE r.claimed_until <= clock_timestamp() AND (r.evaluated_at IS NULL
-    OR r.evaluated_at + greatest($2::bigint, least(20 * r.took_ms, 10 * $2::bigint)) * interval '1 millisecond' <= clock_timestamp())
+    OR r.evaluated_at + greatest($2::bigint, least(100 * r.took_ms, 10 * $2::bigint)) * interval '1 millisecond' <= clock_timestamp())
 `
 
 // Takes the next evaluation for lease_ms; 0 rows: it is not due, or somebody
-// else has it. It is due interval_ms after the last one, or 20 times as long as
+// else has it. It is due interval_ms after the last one, or 100 times as long as
 // that took, but not more than ten intervals: counting many tasks must not take
-// more than a small part of the time.
+// more than a hundredth of the time.
 func (q *Queries) ClaimAlertRound(ctx context.Context, leaseMs int64, intervalMs int64) (int64, error) {
 	result, err := q.db.Exec(ctx, claimAlertRound, leaseMs, intervalMs)
 	if err != nil {
@@ -71,7 +71,11 @@ func (q *Queries) ClaimAlertRound(ctx context.Context, leaseMs int64, intervalMs
 }
 
 const countLive = `-- name: CountLive :many
-SELECT t.state, count(*) AS count FROM tasks_live t GROUP BY t.state
+SELECT c.state, sum(c.tasks)::bigint AS count FROM (
+    SELECT w.state, count(*) AS tasks FROM tasks_live w WHERE w.due_at IS NOT NULL GROUP BY w.state
+    UNION ALL
+    SELECT o.state, count(*) FROM tasks_live o WHERE o.due_at IS NULL GROUP BY o.state
+) c GROUP BY c.state
 `
 
 type CountLiveRow struct {
@@ -79,7 +83,7 @@ type CountLiveRow struct {
 	Count int64
 }
 
-// Live tasks by state.
+// Live tasks by state, out of the two indexes that between them have all.
 func (q *Queries) CountLive(ctx context.Context) ([]*CountLiveRow, error) {
 	rows, err := q.db.Query(ctx, countLive)
 	if err != nil {
@@ -176,7 +180,7 @@ func (q *Queries) FiringAlerts(ctx context.Context, kind string) ([]string, erro
 
 const getAlertRound = `-- name: GetAlertRound :one
 SELECT r.evaluated_at, r.tasks, (extract(epoch FROM greatest(r.claimed_until,
-    r.evaluated_at + greatest($1::bigint, least(20 * r.took_ms, 10 * $1::bigint)) * interval '1 millisecond') - clock_timestamp()) * 1000)::double precision AS wait_ms
+    r.evaluated_at + greatest($1::bigint, least(100 * r.took_ms, 10 * $1::bigint)) * interval '1 millisecond') - clock_timestamp()) * 1000)::double precision AS wait_ms
 FROM alert_round r
 `
 

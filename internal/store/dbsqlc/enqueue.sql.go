@@ -122,8 +122,9 @@ WITH input AS (
         unnest($23::text[]) AS on_dependency_failure, unnest($24::text[]) AS dependencies_digest,
         unnest($25::uuid[]) AS graph_id, unnest($26::uuid[]) AS schedule_id
 ), queues AS (
-    SELECT q.queue, q.after_id, q.room AND NOT EXISTS (
-        SELECT 1 FROM tasks_live t WHERE t.queue = q.queue AND t.due_at IS NOT NULL AND t.due_at <= now()) AS direct
+    -- No EXISTS: it may become a look at all that is due, of every queue.
+    SELECT q.queue, q.after_id, q.room AND (
+        SELECT t.queue FROM tasks_live t WHERE t.queue = q.queue AND t.due_at IS NOT NULL AND t.due_at <= now() LIMIT 1) IS NULL AS direct
     FROM (SELECT unnest($27::text[]) AS queue, unnest($28::text[]) AS after_id, unnest($29::boolean[]) AS room) q
 ), timed AS (
     SELECT i.id, i.name, i.tenant, i.queue, i.type, i.payload, i.schedule_type, i.scheduled_at, i.delay_ms, i.timeout_ms, i.max_retries, i.retry_policy, i.scope, i.key, i.given, i.trace_id, i.expires_at, i.start_within_ms, i.heartbeat_timeout_ms, i.requested_by, i.guarded, i.dependencies, i.on_dependency_failure, i.dependencies_digest, i.graph_id, i.schedule_id, CASE

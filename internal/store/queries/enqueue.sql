@@ -25,8 +25,9 @@ WITH input AS (
         unnest(@on_dependency_failures::text[]) AS on_dependency_failure, unnest(@dependencies_digests::text[]) AS dependencies_digest,
         unnest(@graph_ids::uuid[]) AS graph_id, unnest(@schedule_ids::uuid[]) AS schedule_id
 ), queues AS (
-    SELECT q.queue, q.after_id, q.room AND NOT EXISTS (
-        SELECT 1 FROM tasks_live t WHERE t.queue = q.queue AND t.due_at IS NOT NULL AND t.due_at <= now()) AS direct
+    -- No EXISTS: it may become a look at all that is due, of every queue.
+    SELECT q.queue, q.after_id, q.room AND (
+        SELECT t.queue FROM tasks_live t WHERE t.queue = q.queue AND t.due_at IS NOT NULL AND t.due_at <= now() LIMIT 1) IS NULL AS direct
     FROM (SELECT unnest(@stream_queues::text[]) AS queue, unnest(@after_ids::text[]) AS after_id, unnest(@rooms::boolean[]) AS room) q
 ), timed AS (
     SELECT i.*, CASE
