@@ -44,12 +44,18 @@ func (e *Event) Times() Times {
 	return t
 }
 
+// Told is Times of an event that this process decided itself: its data is not read
+// again.
+func (e *Event) Told() Times {
+	if e.told != (Times{}) {
+		return e.told
+	}
+	return e.Times()
+}
+
 func (e *Event) times() (t Times, err error) {
 	if !timed(e) || len(e.Data) == 0 {
 		return Times{}, nil
-	}
-	if e.told != (Times{}) {
-		return e.told, nil
 	}
 	if err := json.Unmarshal(e.Data, &t); err != nil {
 		return Times{}, err

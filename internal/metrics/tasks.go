@@ -98,7 +98,7 @@ func (t *Tasks) count(l *store.Locked, e *protocol.Event) {
 	queue, typ := t.labels.Of(l.Queue, l.Type)
 	if e.To == protocol.StateRunning {
 		t.started.WithLabelValues(queue, typ).Inc()
-		began := e.Times().StartedAt
+		began := e.Told().StartedAt
 		if began.IsZero() {
 			began = l.StartedAt
 		}
@@ -142,7 +142,7 @@ func endOf(e *protocol.Event) string {
 // runTime is how long the execution took that an event is the end of: as its worker
 // measured it where it said so, else as it was recorded.
 func runTime(l *store.Locked, e *protocol.Event) time.Duration {
-	ran := e.Times()
+	ran := e.Told()
 	if ran.FinishedAt.IsZero() {
 		ran.StartedAt, ran.FinishedAt = l.StartedAt, e.OccurredAt
 	}

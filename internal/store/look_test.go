@@ -21,8 +21,9 @@ var fill = []string{
 	`SELECT penstock_ensure_partition(parent, (now() AT TIME ZONE 'UTC')::date - 2, 1) FROM (VALUES ('tasks_finished'), ('event_log')) p(parent)`,
 	`INSERT INTO tasks (id, tenant, queue, type, state, max_retries, schedule_type, timeout_ms, idempotency_scope, given, trace_id, payload, created_at, updated_at)
 		SELECT id, CASE n WHEN 1 THEN 'rare' ELSE 't' END, 'q', 'x', CASE n % 3 WHEN 0 THEN 'running' ELSE 'queued' END, 3, 'now', 1, 't', 0, 'tr', '1', at, at FROM g ORDER BY n`,
-	`INSERT INTO event_log (task_id, seq, type, status, attempt, delivery, actor, trace_id, occurred_at)
-		SELECT id, 1, CASE n WHEN 1 THEN 'task.failed' ELSE 'task.created' END, 'queued', 1, 1, 'api', 't', at FROM g ORDER BY n`,
+	// Of many transactions: the events of one are sorted together.
+	`INSERT INTO event_log (task_id, seq, type, status, attempt, delivery, actor, trace_id, occurred_at, xid)
+		SELECT id, 1, CASE n WHEN 1 THEN 'task.failed' ELSE 'task.created' END, 'queued', 1, 1, 'api', 't', at, (3 + n / 50)::text::xid8 FROM g ORDER BY n`,
 	`INSERT INTO dlq_items (dlq_id, task_id, tenant, type, payload, error_code, error, retry_count, failed_at, fingerprint, status, settled_at, requeues)
 		SELECT id, id, CASE n WHEN 1 THEN 'rare' ELSE 't' END, 'x', '1', 'TASK_TIMEOUT', 'e', 3, at, CASE n % 2 WHEN 0 THEN 'even' ELSE 'odd' END,
 			CASE n % 4 WHEN 0 THEN 'requeued' ELSE 'open' END, CASE n % 4 WHEN 0 THEN at END, CASE n % 4 WHEN 0 THEN 1 ELSE 0 END FROM g ORDER BY n`,

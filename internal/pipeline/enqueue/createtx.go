@@ -19,9 +19,6 @@ func (s *Stage) Check(r *Request) error {
 	return err
 }
 
-// errNotStored: the rules of the guard changed while tasks were being stored.
-var errNotStored = errors.New("the guard's rules changed meanwhile; try again")
-
 // createTries is how often CreateTx reads the guard's revision.
 const createTries = 5
 
@@ -49,32 +46,20 @@ func (s *Stage) CreateTx(ctx context.Context, q *dbsqlc.Queries, rs []*Request) 
 	if len(items) == 0 {
 		return nil, nil
 	}
-	old := newHits()
-	if err := old.findStale(ctx, q, items); err != nil {
-		return nil, err
-	}
-	if err := s.tenants.note(ctx, q, items); err != nil {
-		return nil, err
-	}
-	taken, err := ended(ctx, q, items)
-	if err != nil {
-		return nil, err
-	}
-	for it := range taken {
-		return nil, taskTaken(it)
-	}
-	created, err := s.insertUnjudged(ctx, q, s.params(items, lanes, nil))
-	if err != nil {
+	t := &intake{s: s, items: items, lanes: lanes, look: true}
+	if err := t.runUnjudged(ctx, q); err != nil {
 		return nil, err
 	}
 	out := make([]*dbsqlc.Task, len(items))
 	changed := map[string]*changedBy{}
 	for i, it := range items {
-		row := created[it.id]
-		if row == nil || old.lost[it] {
+		if t.h.foreign[it] {
+			return nil, t.out[i].Err
+		}
+		if !t.stored(it) {
 			return nil, taskTaken(it)
 		}
-		out[i] = it.row(row)
+		out[i] = t.out[i].Value.Task
 		noteChanged(changed, rs[i].ChangedBy, it.id)
 	}
 	for _, c := range changed {
@@ -111,34 +96,15 @@ func noteChanged(all map[string]*changedBy, who []string, id protocol.ID) {
 	all[key].ids = append(all[key].ids, pgid.ID(id))
 }
 
-// insertUnjudged stores tasks that the guard has not seen: they are pending, so
-// it will.
-func (s *Stage) insertUnjudged(ctx context.Context, q *dbsqlc.Queries, arg dbsqlc.InsertTasksParams) (map[protocol.ID]*dbsqlc.InsertTasksRow, error) {
+// runUnjudged stores tasks that the guard has not seen: they are pending, so it will.
+func (t *intake) runUnjudged(ctx context.Context, q *dbsqlc.Queries) (err error) {
 	for range createTries {
-		revision, err := q.GuardRevision(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("read the revision of the guard's rules: %w", err)
+		if t.revision, err = q.GuardRevision(ctx); err != nil {
+			return fmt.Errorf("read the revision of the guard's rules: %w", err)
 		}
-		arg.GuardRevision = revision
-		rows, err := insertTasks(ctx, q, arg)
-		if err != nil {
-			return nil, err
+		if err = t.run(ctx, q); !errors.Is(err, ErrRulesChanged) {
+			return err
 		}
-		if len(rows) == 0 {
-			continue
-		}
-		created := make(map[protocol.ID]*dbsqlc.InsertTasksRow, len(rows))
-		for _, r := range rows {
-			created[protocol.ID(r.ID)] = r
-		}
-		return created, nil
 	}
-	existing, err := q.TasksByID(ctx, arg.Ids)
-	if err != nil {
-		return nil, fmt.Errorf("read %d existing tasks: %w", len(arg.Ids), err)
-	}
-	if len(existing) > 0 { // all ids are taken: the caller says so
-		return nil, nil
-	}
-	return nil, errNotStored
+	return err
 }

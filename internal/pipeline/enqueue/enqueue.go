@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/penstock-dev/penstock/internal/batch"
+	"github.com/penstock-dev/penstock/internal/crashpoint"
 	"github.com/penstock-dev/penstock/internal/guard"
 	"github.com/penstock-dev/penstock/internal/metrics"
 	"github.com/penstock-dev/penstock/internal/store"
@@ -87,7 +86,7 @@ func New(o Options) *Stage {
 	o.Batch.MaxSize, o.Batch.WaitingSize = maxFlushBytes, maxWaitingBytes
 	size := func(it *item) int { return len(it.payload) }
 	s.batch = batch.NewSized(o.Batch, size, s.flush)
-	s.tied, s.graphs = batch.NewSized(o.Batch, size, s.flushTied), newSlots(maxGraphs)
+	s.tied, s.graphs = batch.NewSized(o.Batch, size, s.flush), newSlots(maxGraphs)
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(s.batches)
 	}
@@ -168,54 +167,26 @@ func submit(ctx context.Context, b *batch.Batcher[*item, Result], items []*item,
 	return nil
 }
 
-// flushDistinct stores items that share no id and no key, except known ones.
-// If Postgres refuses the data itself, each item is stored alone, so that one
-// never sinks the others.
-func (s *Stage) flushDistinct(ctx context.Context, items []*item, k *known) []batch.Result[Result] {
-	s.batches.Observe(float64(len(items)))
-	out, err := s.store(ctx, items, k)
-	if err == nil {
-		return out
-	}
-	out = make([]batch.Result[Result], len(items))
-	if e, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(e.Code, "22") {
-		if len(items) > 1 {
-			for i, it := range items {
-				out[i] = s.flushDistinct(ctx, []*item{it}, k)[0]
-			}
-			return out
-		}
-		err = bad("", "Postgres refused it: %s", e.Message)
-	}
-	s.countFailed(items)
-	if protocol.CodeOf(err) == "" {
-		s.o.Log.Warn("a batch was not stored; its callers are told", "tasks", len(items), "error", err)
-	}
-	for i := range out {
-		out[i].Err = err
-	}
-	return out
-}
-
-// lane is one queue's part of a batch.
+// lane is one queue's part of a transaction.
 type lane struct {
 	afterID string
 	room    bool
-	entries []*protocol.TaskEntry
-	outbox  int64
 }
 
+// lanes asks for room in the streams of the items that may go straight there; the
+// others wait in Postgres in any case.
 func (s *Stage) lanes(ctx context.Context, items []*item) map[string]*lane {
 	lanes := map[string]*lane{}
 	count := map[string]int{}
 	for _, it := range items {
-		count[it.queue]++
+		if lanes[it.queue] == nil {
+			lanes[it.queue] = &lane{}
+		}
+		if len(it.deps) == 0 && it.queue != protocol.QueueInternal { // that has no stream
+			count[it.queue]++
+		}
 	}
 	for queue, n := range count {
-		if queue == protocol.QueueInternal { // it has no stream
-			lanes[queue] = &lane{}
-			continue
-		}
 		room, afterID, err := s.o.Dispatcher.Room(ctx, queue)
 		if err != nil {
 			s.o.Log.Debug("tasks wait in Postgres: Redis takes no entries", "queue", queue, "error", err)
@@ -225,62 +196,90 @@ func (s *Stage) lanes(ctx context.Context, items []*item) map[string]*lane {
 	return lanes
 }
 
-func (s *Stage) store(ctx context.Context, items []*item, k *known) ([]batch.Result[Result], error) {
+// goneTries is how often a transaction is repeated because a task that a new one
+// depends on was removed in the middle of it.
+const goneTries = 3
+
+// store stores items in one transaction, and puts those that may start into their
+// streams. Of a graph the first fault is the error, an *itemError; else each item has
+// its own result.
+func (s *Stage) store(ctx context.Context, items []*item, g *graph) (*intake, error) {
+	s.batches.Observe(float64(len(items)))
+	lanes := s.lanes(ctx, items)
 	began, end := s.o.Dispatcher.Begin()
 	defer end()
-	lanes := s.lanes(ctx, items)
 	done := s.o.Dispatcher.TakeDone()
-	var created map[protocol.ID]*dbsqlc.InsertTasksRow
-	var hits *hits
-	again := false
-	err := s.judged(ctx, items, func(revision int64) error {
-		arg := s.params(items, lanes, done)
-		arg.GuardRevision = revision
-		err := s.transact(ctx, items, again, func(q *dbsqlc.Queries) (err error) {
-			if created, hits, err = s.insert(ctx, q, items, arg, again); err != nil {
-				return err
-			}
-			return s.ask(ctx, q, items, created)
+	var t *intake
+	look := false
+	store := func() error {
+		return s.judged(ctx, items, func(revision int64) error {
+			t = &intake{s: s, items: items, g: g, lanes: lanes, done: done, revision: revision, look: look}
+			err := t.transact(ctx)
+			look = look || errors.Is(err, errEnded)
+			return err
 		})
-		again = errors.Is(err, errEnded)
-		return err
-	})
+	}
+	err := store()
+	for try := 1; try < goneTries && missing(err); try++ {
+		err = store()
+	}
 	if err != nil {
 		s.o.Dispatcher.GiveBack(done)
+		if missing(err) {
+			err = ErrGone
+		}
 		return nil, err
 	}
-	out := make([]batch.Result[Result], len(items))
+	if t.tied() {
+		crashpoint.Here("enqueue.graph_committed")
+	}
+	s.send(ctx, t, began)
+	s.count(items, t.out)
+	return t, nil
+}
+
+func missing(err error) bool {
+	_, ok := errors.AsType[*store.MissingError](err)
+	return ok
+}
+
+func (t *intake) transact(ctx context.Context) error {
+	if t.single() {
+		return t.run(ctx, t.s.o.Store.Queries)
+	}
+	return t.s.o.Store.Tx(ctx, func(q *dbsqlc.Queries) error { return t.run(ctx, q) })
+}
+
+// send puts what was committed into its streams.
+func (s *Stage) send(ctx context.Context, t *intake, began time.Time) {
 	var wake time.Time
-	for i, it := range items {
-		row := created[it.id]
-		if row == nil || hits.lost[it] {
-			k.note(it, hits)
-			out[i] = hits.result(it)
-			continue
-		}
-		k.ids[it.id] = true
-		if it.key != "" {
-			k.keys[scopedKey{it.scope, it.key}] = true
-		}
-		out[i].Value = Result{Task: it.row(row)}
-		if row.Direct {
-			l := lanes[it.queue]
-			s.o.Dispatcher.Expect(row.OutboxID)
-			l.outbox, l.entries = row.OutboxID, append(l.entries, it.entry(row))
-		} else if wake.IsZero() || row.DueAt.Before(wake) {
+	type part struct {
+		outbox int64
+		queue  string
+	}
+	var parts []part
+	entries := map[part][]*protocol.TaskEntry{}
+	for _, it := range t.items {
+		row := t.created[it.id]
+		switch {
+		case !t.stored(it):
+		case row.Direct:
+			p := part{row.OutboxID, it.queue}
+			if entries[p] == nil {
+				parts = append(parts, p)
+				s.o.Dispatcher.Expect(p.outbox)
+			}
+			entries[p] = append(entries[p], it.entry(row))
+		case len(it.upstreams) == 0 && (wake.IsZero() || row.DueAt.Before(wake)):
 			wake = row.DueAt
 		}
 	}
-	for queue, l := range lanes {
-		if len(l.entries) > 0 {
-			s.o.Dispatcher.Send(ctx, began, l.outbox, queue, l.entries)
-		}
+	for _, p := range parts {
+		s.o.Dispatcher.Send(ctx, began, p.outbox, p.queue, entries[p])
 	}
 	if !wake.IsZero() {
 		s.o.Dispatcher.Wake(wake)
 	}
-	s.count(items, out)
-	return out, nil
 }
 
 // count counts items by what has become of them.
@@ -302,15 +301,4 @@ func (s *Stage) countFailed(items []*item) {
 	for _, it := range items {
 		s.tasks.Enqueued(it.queue, it.typ, metrics.Failed)
 	}
-}
-
-// transact runs fn in one transaction. A batch without idempotency keys, stale
-// ids and guarded tasks is one statement, which is its own transaction.
-func (s *Stage) transact(ctx context.Context, items []*item, again bool, fn func(*dbsqlc.Queries) error) error {
-	for _, it := range items {
-		if again || it.key != "" || !it.stale.IsZero() || it.guarded {
-			return s.o.Store.Tx(ctx, fn)
-		}
-	}
-	return fn(s.o.Store.Queries)
 }

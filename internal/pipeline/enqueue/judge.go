@@ -25,22 +25,26 @@ const judgeTries = 10
 // of that; errEnded has it called again, too. No transaction is open while rules are evaluated.
 func (s *Stage) judged(ctx context.Context, items []*item, store func(revision int64) error) error {
 	rules := s.o.Rules.Known()
+	var err error
 	for range judgeTries {
 		for _, it := range items {
 			it.judge(rules)
 		}
-		err := store(rules.Revision)
+		err = store(rules.Revision)
 		if errors.Is(err, errEnded) {
+			err = ErrGone
 			continue
 		}
 		if !errors.Is(err, ErrRulesChanged) {
 			return err
 		}
-		if rules, err = s.o.Rules.Current(ctx, s.o.Store.Queries); err != nil {
-			return err
+		current, e := s.o.Rules.Current(ctx, s.o.Store.Queries)
+		if e != nil {
+			return e
 		}
+		rules = current
 	}
-	return ErrRulesChanged
+	return err
 }
 
 // judge finds the rules that stop the task.

@@ -12,7 +12,7 @@ import (
 
 // resolve finds the tasks that the items depend on, and sets what follows from
 // them: upstreams, digest and graph.
-func (t *tying) resolve(ctx context.Context, q *dbsqlc.Queries) error {
+func (t *intake) resolve(ctx context.Context, q *dbsqlc.Queries) error {
 	if err := t.readTargets(ctx, q); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (t *tying) resolve(ctx context.Context, q *dbsqlc.Queries) error {
 }
 
 // readTargets reads the tasks outside of the call that items depend on.
-func (t *tying) readTargets(ctx context.Context, q *dbsqlc.Queries) error {
+func (t *intake) readTargets(ctx context.Context, q *dbsqlc.Queries) error {
 	t.targets = map[protocol.ID]*dbsqlc.DependencyTargetsRow{}
 	seen := map[protocol.ID]bool{}
 	var ids []pgid.ID
@@ -82,7 +82,7 @@ func (t *tying) readTargets(ctx context.Context, q *dbsqlc.Queries) error {
 }
 
 // inCall returns the item of a graph that a dependency refers to.
-func (t *tying) inCall(d dep) (*item, bool) {
+func (t *intake) inCall(d dep) (*item, bool) {
 	if t.g == nil {
 		return nil, false
 	}
@@ -93,7 +93,7 @@ func (t *tying) inCall(d dep) (*item, bool) {
 	return t.items[i], true
 }
 
-func (t *tying) resolveOne(it *item) error {
+func (t *intake) resolveOne(it *item) error {
 	seen := make(map[protocol.ID]bool, len(it.deps))
 	for n, d := range it.deps {
 		id, name, err := t.upstream(it, n, d)
@@ -114,7 +114,7 @@ func (t *tying) resolveOne(it *item) error {
 
 // upstream is the task that a dependency refers to, and what the handler knows it
 // by.
-func (t *tying) upstream(it *item, n int, d dep) (id protocol.ID, name string, err error) {
+func (t *intake) upstream(it *item, n int, d dep) (id protocol.ID, name string, err error) {
 	if up, ok := t.inCall(d); ok {
 		if !t.h.lost[up] {
 			return up.id, up.local, nil
@@ -140,7 +140,7 @@ func (t *tying) upstream(it *item, n int, d dep) (id protocol.ID, name string, e
 }
 
 // graphOf is the graph that an existing task belongs to, or begins.
-func (t *tying) graphOf(id protocol.ID) protocol.ID {
+func (t *intake) graphOf(id protocol.ID) protocol.ID {
 	if row := t.targets[id]; row != nil && row.GraphID != nil {
 		return cmp.Or(protocol.ID(*row.GraphID), id)
 	}

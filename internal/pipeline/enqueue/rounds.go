@@ -2,6 +2,10 @@ package enqueue
 
 import (
 	"context"
+	"errors"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/penstock-dev/penstock/internal/batch"
 	"github.com/penstock-dev/penstock/protocol"
@@ -14,9 +18,9 @@ type known struct {
 	keys map[scopedKey]bool
 }
 
-// flush stores a batch. Items that repeat the id or key of an earlier one wait
-// for a further round, so that they see what became of it as if they had come
-// later. Once an id or key is known to exist, its repeats share a round.
+// flush stores a batch. Items that repeat the id or key of an earlier one, or depend
+// on it, wait for a further round, so that they see what became of it as if they had
+// come later. Once an id or key is known to exist, its repeats share a round.
 func (s *Stage) flush(ctx context.Context, items []*item) []batch.Result[Result] {
 	k := &known{ids: map[protocol.ID]bool{}, keys: map[scopedKey]bool{}}
 	out := make([]batch.Result[Result], len(items))
@@ -46,7 +50,11 @@ func (k *known) split(items []*item, rest []int) (now, later []int) {
 	for _, i := range rest {
 		it := items[i]
 		key := scopedKey{it.scope, it.key}
-		if ids[it.id] && !k.ids[it.id] || it.key != "" && keys[key] && !k.keys[key] {
+		wait := ids[it.id] && !k.ids[it.id] || it.key != "" && keys[key] && !k.keys[key]
+		for _, d := range it.deps {
+			wait = wait || ids[d.id] && !k.ids[d.id] && d.id != it.id || ids[d.byName] && !k.ids[d.byName] && d.byName != it.id
+		}
+		if wait {
 			later = append(later, i)
 		} else {
 			now = append(now, i)
@@ -60,14 +68,61 @@ func (k *known) split(items []*item, rest []int) (now, later []int) {
 	return now, later
 }
 
-// note records what the lookups for an item found.
-func (k *known) note(it *item, h *hits) {
-	switch {
-	case h.stale(it):
-		k.ids[it.id] = true
-	case h.lost[it]:
-		k.keys[scopedKey{it.scope, it.key}] = true
-	default:
-		k.ids[it.id] = true
+// note records what a transaction found and stored.
+func (k *known) note(t *intake) {
+	for _, it := range t.items {
+		key := scopedKey{it.scope, it.key}
+		switch {
+		case t.stored(it):
+			k.ids[it.id] = true
+			if it.key != "" {
+				k.keys[key] = true
+			}
+		case t.h.lost[it] && !t.h.stale(it):
+			k.keys[key] = true
+		case t.existing(it) != nil:
+			k.ids[it.id] = true
+		}
 	}
+}
+
+// flushDistinct stores items of which none needs another, and that share no id and
+// no key, except known ones. If Postgres refuses the data itself, each item is stored
+// alone, so that one never sinks the others.
+func (s *Stage) flushDistinct(ctx context.Context, items []*item, k *known) []batch.Result[Result] {
+	t, err := s.store(ctx, items, nil)
+	if err == nil {
+		k.note(t)
+		return t.out
+	}
+	out := make([]batch.Result[Result], len(items))
+	if refusedData(err) && len(items) > 1 {
+		for i, it := range items {
+			out[i] = s.flushDistinct(ctx, []*item{it}, k)[0]
+		}
+		return out
+	}
+	err = refusal(err)
+	s.countFailed(items)
+	if protocol.CodeOf(err) == "" {
+		s.o.Log.Warn("a batch was not stored; its callers are told", "tasks", len(items), "error", err)
+	}
+	for i := range out {
+		out[i].Err = err
+	}
+	return out
+}
+
+// refusedData reports whether Postgres will never take the data.
+func refusedData(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && strings.HasPrefix(e.Code, "22")
+}
+
+// refusal is what the caller is told of data that Postgres will never take.
+func refusal(err error) error {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok && refusedData(err) {
+		return bad("", "Postgres refused it: %s", e.Message)
+	}
+	return err
 }

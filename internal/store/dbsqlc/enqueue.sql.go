@@ -24,36 +24,6 @@ func (q *Queries) DropKeys(ctx context.Context, scopes []string, keys []string) 
 	return err
 }
 
-const endedAmong = `-- name: EndedAmong :many
-SELECT t.id, t.state FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks_finished t ON t.id = ANY (ARRAY[u.id])
-`
-
-type EndedAmongRow struct {
-	ID    pgid.ID
-	State string
-}
-
-// Those of some ids that belong to tasks that have ended.
-func (q *Queries) EndedAmong(ctx context.Context, ids []pgid.ID) ([]*EndedAmongRow, error) {
-	rows, err := q.db.Query(ctx, endedAmong, ids)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []*EndedAmongRow
-	for rows.Next() {
-		var i EndedAmongRow
-		if err := rows.Scan(&i.ID, &i.State); err != nil {
-			return nil, err
-		}
-		items = append(items, &i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const guardRevision = `-- name: GuardRevision :one
 SELECT revision FROM guard_state
 `
@@ -234,8 +204,7 @@ type InsertTasksRow struct {
 // the caller allows it for its queue and no due task of the queue waits in
 // Postgres. Ids that exist already are left out of the result; so are all if the
 // guard's rules are not those of guard_revision any more. Where a task that has ended has
-// the id of one, the log has its first event: unique_violation, and EndedAmong tells
-// which. A guarded task waits for
+// the id of one, the log has its first event: unique_violation. A guarded task waits for
 // a person, one with dependencies for other tasks. One that a schedule makes is
 // pending even if it is due: a guard is asked when it is dispatched.
 // A key, or a caller's name, that may have had another task before makes a new act:

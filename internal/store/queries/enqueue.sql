@@ -4,8 +4,7 @@
 -- the caller allows it for its queue and no due task of the queue waits in
 -- Postgres. Ids that exist already are left out of the result; so are all if the
 -- guard's rules are not those of guard_revision any more. Where a task that has ended has
--- the id of one, the log has its first event: unique_violation, and EndedAmong tells
--- which. A guarded task waits for
+-- the id of one, the log has its first event: unique_violation. A guarded task waits for
 -- a person, one with dependencies for other tasks. One that a schedule makes is
 -- pending even if it is due: a guard is asked when it is dispatched.
 -- A key, or a caller's name, that may have had another task before makes a new act:
@@ -109,10 +108,6 @@ WHERE (k.scope, k.key) IN (SELECT unnest(@scopes::text[]), unnest(@keys::text[])
 
 -- name: TasksByID :many
 SELECT t.* FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id]);
-
--- name: EndedAmong :many
--- Those of some ids that belong to tasks that have ended.
-SELECT t.id, t.state FROM (SELECT unnest(@ids::uuid[]) AS id) u JOIN tasks_finished t ON t.id = ANY (ARRAY[u.id]);
 
 -- name: ScopeOwners :many
 -- Whose each scope is, if anybody's: the tenant's of that name, else that of a

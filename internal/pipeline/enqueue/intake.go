@@ -2,8 +2,12 @@ package enqueue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/penstock-dev/penstock/internal/batch"
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
@@ -11,16 +15,19 @@ import (
 	"github.com/penstock-dev/penstock/protocol"
 )
 
-// tying is one transaction that stores tasks together with what they depend on.
-// Keys are taken before ids, ids in order, and upstreams are locked last, in order
-// of their ids, so that concurrent ones never wait for each other in a circle.
-type tying struct {
+// intake is one transaction that stores tasks: the only way in. Keys are taken
+// before ids, ids in order, and what others depend on is locked last, in order of
+// its ids, so that concurrent ones never wait for each other in a circle.
+type intake struct {
 	s        *Stage
 	items    []*item
 	g        *graph // nil: each item for itself
 	lanes    map[string]*lane
 	done     []int64
 	revision int64 // of the guard's rules by which the items were judged
+	// look: tasks that are in the way are looked for before anything is stored, not
+	// only after they were met.
+	look bool
 
 	h       *hits
 	targets map[protocol.ID]*dbsqlc.DependencyTargetsRow // existing tasks that items depend on
@@ -29,25 +36,77 @@ type tying struct {
 	out     []batch.Result[Result]
 }
 
+// chunkTasks is how many tasks one statement stores.
+const chunkTasks = 1000
+
+// errEnded: a task that has ended has the id of one that was to be stored. Nothing
+// was; the next try is to look for such tasks first.
+var errEnded = errors.New("another task with the same id has ended")
+
+// tied reports whether the items are about other tasks.
+func (t *intake) tied() bool {
+	return t.g != nil || slices.ContainsFunc(t.items, func(it *item) bool { return len(it.deps) > 0 })
+}
+
+// single reports whether all there is to do is one statement, which is its own
+// transaction; but for reading, after it, what was in the way.
+func (t *intake) single() bool {
+	return !t.look && !t.tied() && len(t.items) <= chunkTasks && !slices.ContainsFunc(t.items, func(it *item) bool {
+		return it.key != "" || !it.stale.IsZero() || it.guarded
+	})
+}
+
 // run does all of it. Of a graph the error may be an *itemError.
-func (t *tying) run(ctx context.Context, q *dbsqlc.Queries) error {
+func (t *intake) run(ctx context.Context, q *dbsqlc.Queries) error {
 	t.h = newHits()
-	t.created = map[protocol.ID]*dbsqlc.InsertTasksRow{}
+	t.created = make(map[protocol.ID]*dbsqlc.InsertTasksRow, len(t.items))
 	t.out = make([]batch.Result[Result], len(t.items))
-	if err := t.findExisting(ctx, q); err != nil {
+	// Items with a stale id take no key: it would belong to no task.
+	if err := t.h.findStale(ctx, q, t.items); err != nil {
 		return err
 	}
-	if err := t.resolve(ctx, q); err != nil {
+	if err := t.s.takeKeys(ctx, q, t.items, t.h); err != nil {
 		return err
+	}
+	tied := t.tied()
+	if t.look || tied {
+		if err := t.readExisting(ctx, q, func(it *item) bool { return it.chosen || t.h.lost[it] }); err != nil {
+			return err
+		}
+	}
+	if tied {
+		if err := t.resolve(ctx, q); err != nil {
+			return err
+		}
 	}
 	if err := t.insert(ctx, q); err != nil {
 		return err
 	}
+	met := func(it *item) bool { return t.created[it.id] == nil && t.existing(it) == nil }
+	if len(t.created) < len(t.items) {
+		if err := t.readExisting(ctx, q, met); err != nil {
+			return err
+		}
+	}
+	if err := t.answer(); err != nil {
+		return err
+	}
+	if err := t.giveBackKeys(ctx, q); err != nil {
+		return err
+	}
+	if err := t.s.ask(ctx, q, t.items, t.created); err != nil || !tied {
+		return err
+	}
+	return t.depend(ctx, q)
+}
+
+// answer sets what each item's caller is told.
+func (t *intake) answer() error {
 	for i, it := range t.items {
-		switch row := t.created[it.id]; {
+		switch {
 		case t.out[i].Err != nil:
-		case row != nil && !t.h.lost[it]:
-			t.out[i].Value = Result{Task: it.row(row)}
+		case t.stored(it):
+			t.out[i].Value = Result{Task: it.row(t.created[it.id])}
 		default:
 			t.out[i] = t.h.result(it)
 			if err := t.fault(i, t.out[i].Err); err != nil {
@@ -55,17 +114,14 @@ func (t *tying) run(ctx context.Context, q *dbsqlc.Queries) error {
 			}
 		}
 	}
-	if err := t.giveBackKeys(ctx, q); err != nil {
-		return err
-	}
-	if err := t.s.ask(ctx, q, t.items, t.created); err != nil {
-		return err
-	}
-	return t.depend(ctx, q)
+	return nil
 }
 
+// stored reports whether the item has become a task.
+func (t *intake) stored(it *item) bool { return t.created[it.id] != nil && !t.h.lost[it] }
+
 // fault notes what is wrong with an item; of a graph it ends everything.
-func (t *tying) fault(i int, err error) error {
+func (t *intake) fault(i int, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -76,19 +132,13 @@ func (t *tying) fault(i int, err error) error {
 	return nil
 }
 
-// findExisting takes the keys, and reads the tasks that the items run into.
-func (t *tying) findExisting(ctx context.Context, q *dbsqlc.Queries) error {
-	if err := t.h.findStale(ctx, q, t.items); err != nil {
-		return err
-	}
-	if err := t.s.takeKeys(ctx, q, t.items, t.h); err != nil {
-		return err
-	}
+// readExisting reads the tasks that some items run into.
+func (t *intake) readExisting(ctx context.Context, q *dbsqlc.Queries, which func(*item) bool) error {
 	var ids []pgid.ID
 	var scopes, keys []string
 	for _, it := range t.items {
 		switch {
-		case t.h.stale(it):
+		case t.h.stale(it) || !which(it):
 		case t.h.lost[it]:
 			scopes, keys = append(scopes, it.scope), append(keys, it.key)
 		default:
@@ -104,10 +154,6 @@ func (t *tying) findExisting(ctx context.Context, q *dbsqlc.Queries) error {
 			t.h.byKey[scopedKey{r.KeyScope, r.KeyKey}] = &r.Task
 		}
 	}
-	return t.readByID(ctx, q, ids)
-}
-
-func (t *tying) readByID(ctx context.Context, q *dbsqlc.Queries, ids []pgid.ID) error {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -121,8 +167,8 @@ func (t *tying) readByID(ctx context.Context, q *dbsqlc.Queries, ids []pgid.ID) 
 	return nil
 }
 
-// existing is the task that an item runs into, or nil if it is new.
-func (t *tying) existing(it *item) *dbsqlc.Task {
+// existing is the task that an item runs into, as far as is known; nil: it is new.
+func (t *intake) existing(it *item) *dbsqlc.Task {
 	switch {
 	case t.h.stale(it):
 		return t.h.byID[it.stale]
@@ -132,18 +178,12 @@ func (t *tying) existing(it *item) *dbsqlc.Task {
 	return t.h.byID[it.id]
 }
 
-// isNew reports whether the item is to be stored.
-func (t *tying) isNew(i int) bool {
-	it := t.items[i]
-	return t.out[i].Err == nil && !t.h.lost[it] && t.existing(it) == nil
-}
-
 // insert stores the new items in order of their ids, in statements of bounded
 // size.
-func (t *tying) insert(ctx context.Context, q *dbsqlc.Queries) error {
-	var items []*item
+func (t *intake) insert(ctx context.Context, q *dbsqlc.Queries) error {
+	items := make([]*item, 0, len(t.items))
 	for i, it := range t.items {
-		if t.isNew(i) {
+		if t.out[i].Err == nil && !t.h.lost[it] && t.existing(it) == nil {
 			items = append(items, it)
 		}
 	}
@@ -157,37 +197,30 @@ func (t *tying) insert(ctx context.Context, q *dbsqlc.Queries) error {
 		}
 		arg := t.s.params(items[:n], t.lanes, done)
 		arg.GuardRevision, done = t.revision, nil
-		rows, err := insertTasks(ctx, q, arg)
+		rows, err := q.InsertTasks(ctx, arg)
+		if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "23505" && strings.HasPrefix(e.TableName, "event_log") {
+			return errEnded
+		}
 		if err != nil {
-			return err
+			return fmt.Errorf("store %d tasks: %w", n, err)
 		}
 		if len(rows) == 0 {
 			if err := changedRules(ctx, q, t.revision); err != nil {
 				return err
 			}
 		}
-		var others []pgid.ID // stored by somebody else just now
 		for _, r := range rows {
 			t.created[protocol.ID(r.ID)] = r
-		}
-		for _, it := range items[:n] {
-			if t.created[it.id] == nil {
-				others = append(others, pgid.ID(it.id))
-			}
-		}
-		if err := t.readByID(ctx, q, others); err != nil {
-			return err
 		}
 		items = items[n:]
 	}
 	return nil
 }
 
-// chunkTasks is how many tasks one statement stores.
-const chunkTasks = 1000
-
-// giveBackKeys gives back keys whose item was not stored after all.
-func (t *tying) giveBackKeys(ctx context.Context, q *dbsqlc.Queries) error {
+// giveBackKeys gives back keys whose item was not stored after all; also where the
+// task in the way has that key: then it has expired, and does not hold again because
+// somebody asked.
+func (t *intake) giveBackKeys(ctx context.Context, q *dbsqlc.Queries) error {
 	var scopes, keys []string
 	for _, it := range t.items {
 		if it.key != "" && !t.h.lost[it] && t.created[it.id] == nil {
@@ -205,12 +238,12 @@ func (t *tying) giveBackKeys(ctx context.Context, q *dbsqlc.Queries) error {
 
 // depend stores the edges of the tasks that are new, and puts tasks that were
 // there before into the graphs that begin with them.
-func (t *tying) depend(ctx context.Context, q *dbsqlc.Queries) error {
+func (t *intake) depend(ctx context.Context, q *dbsqlc.Queries) error {
 	var edges dbsqlc.InsertDependenciesParams
 	var roots []pgid.ID
 	begun := map[protocol.ID]bool{}
 	for i, it := range t.items {
-		if t.created[it.id] == nil || t.h.lost[it] || t.out[i].Err != nil {
+		if !t.stored(it) || t.out[i].Err != nil {
 			continue
 		}
 		if t.alone[it.graph] && !begun[it.graph] {
