@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 	"time"
@@ -53,6 +54,18 @@ type TaskEntry struct {
 
 // SoloAfter: a task interrupted this often is dispatched marked solo.
 const SoloAfter = 2
+
+// EffectKey returns the key under which a task's effects are kept, the scope of that
+// key, and whether it is the id of a task, in its tenant's scope, and no caller's key.
+// effectKey, if not empty, stands before the task's own key, which stands before its
+// id; effectOwn tells that effectKey is the id of a task. As penstock_effect_key in the
+// database.
+func EffectKey(effectKey string, effectOwn bool, key, taskID, scope, tenant string) (effect, effectScope string, own bool) {
+	if own = effectOwn || effectKey == "" && key == ""; own {
+		scope = tenant
+	}
+	return cmp.Or(effectKey, key, taskID), scope, own
+}
 
 // Values returns the entry as field-value pairs for XADD. Entries have the same
 // fields in the same order, so that Redis stores the names once a node; only

@@ -87,7 +87,7 @@ func (s *Service) Enqueue(ctx context.Context, req *connect.Request[penstockv1.E
 	if err != nil {
 		return nil, failure(err)
 	}
-	return connect.NewResponse(&penstockv1.EnqueueResponse{IdempotentHit: r.Hit, Task: taskOf(r.Task)}), nil
+	return connect.NewResponse(&penstockv1.EnqueueResponse{IdempotentHit: r.Hit, Task: taskOf(r.Task())}), nil
 }
 
 // EnqueueBatch implements the RPC.
@@ -113,12 +113,9 @@ func (s *Service) EnqueueBatch(ctx context.Context, req *connect.Request[penstoc
 			out.Results[i] = &penstockv1.EnqueueResult{TaskId: rs[i].TaskID, Error: rpc.InfoOf(rpc.ToConnect(failure(r.Err)))}
 			continue
 		}
-		t := r.Value.Task
-		item := &penstockv1.EnqueueResult{
-			IdempotentHit: r.Value.Hit, TaskId: store.TaskID(protocol.ID(t.ID), store.Deref(t.Name)),
-		}
+		item := &penstockv1.EnqueueResult{IdempotentHit: r.Value.Hit, TaskId: r.Value.TaskID()}
 		if !req.Msg.IdsOnly {
-			item.Task = taskOf(t)
+			item.Task = taskOf(r.Value.Task())
 		}
 		out.Results[i] = item
 	}

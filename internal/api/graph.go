@@ -46,9 +46,9 @@ func (s *Service) enqueueGraph(ctx context.Context, m *penstockv1.EnqueueBatchRe
 	}
 	out := &penstockv1.EnqueueBatchResponse{Results: make([]*penstockv1.EnqueueResult, n)}
 	for i, r := range results {
-		item := &penstockv1.EnqueueResult{IdempotentHit: r.Hit, TaskId: store.TaskID(protocol.ID(r.Task.ID), store.Deref(r.Task.Name))}
+		item := &penstockv1.EnqueueResult{IdempotentHit: r.Hit, TaskId: r.TaskID()}
 		if !m.IdsOnly {
-			item.Task = taskOf(r.Task)
+			item.Task = taskOf(r.Task())
 		}
 		out.Results[i] = item
 	}

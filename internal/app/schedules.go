@@ -23,8 +23,7 @@ func (s scheduleTasks) CreateTx(ctx context.Context, q *dbsqlc.Queries, ts []*sc
 	for i, t := range ts {
 		rs[i] = requestOf(t)
 	}
-	_, err := s.stage.CreateTx(ctx, q, rs)
-	return err
+	return s.stage.CreateTx(ctx, q, rs)
 }
 
 func requestOf(t *schedule.Task) *enqueue.Request {

@@ -45,14 +45,15 @@ func (s *Service) create(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return renamed(err)
 	}
-	status, states := http.StatusCreated, []protocol.State{protocol.State(res.Task.State)}
+	t := res.Task()
+	status, states := http.StatusCreated, []protocol.State{protocol.State(t.State)}
 	if res.Hit {
 		status = http.StatusOK
-		if states, err = s.history(r.Context(), protocol.ID(res.Task.ID), 0); err != nil {
+		if states, err = s.history(r.Context(), protocol.ID(t.ID), 0); err != nil {
 			return err
 		}
 	}
-	j := jobOf(res.Task, states)
+	j := jobOf(t, states)
 	j.IdempotentHit = &res.Hit
 	return reply(w, status, j)
 }

@@ -194,7 +194,7 @@ func (r *Rig) Enqueue(t testing.TB, reqs ...*enqueue.Request) []protocol.ID {
 		if x.Err != nil {
 			t.Fatalf("enqueue: %v", x.Err)
 		}
-		ids[i] = protocol.ID(x.Value.Task.ID)
+		ids[i] = protocol.ID(x.Value.Task().ID)
 	}
 	return ids
 }

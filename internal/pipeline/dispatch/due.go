@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -128,11 +127,7 @@ func (d *Dispatcher) take(b *taken, due []*store.Due, asks map[protocol.ID][]*st
 }
 
 func entryOf(t *store.Due, now time.Time) *protocol.TaskEntry {
-	key, scope := cmp.Or(t.EffectKey, t.Key, t.TaskID()), t.Scope
-	own := t.EffectOwn || t.EffectKey == "" && t.Key == ""
-	if own {
-		scope = t.Tenant
-	}
+	key, scope, own := protocol.EffectKey(t.EffectKey, t.EffectOwn, t.Key, t.TaskID(), t.Scope, t.Tenant)
 	e := &protocol.TaskEntry{
 		ID: t.ID, TaskID: t.TaskID(), Type: t.Type, Payload: t.Payload, Tenant: t.Tenant, Attempt: t.Attempt,
 		Delivery: t.Delivery, MaxRetries: t.MaxRetries, Timeout: t.Timeout, IdempotencyKey: key,

@@ -22,49 +22,46 @@ func (s *Stage) Check(r *Request) error {
 // createTries is how often CreateTx reads the guard's revision.
 const createTries = 5
 
-// CreateTx stores requests in a transaction of the caller's and returns their
-// tasks in order. They have no idempotency key and go through Postgres: they
+// CreateTx stores requests in a transaction of the caller's. They have no idempotency key and go through Postgres: they
 // are pending, due at their time or at once, so that whoever dispatches them
 // asks the guard. Their tenants' names are nobody else's idempotency scopes from
 // then on. After the commit the caller wakes the dispatcher. Errors:
 // TASK_INPUT_INVALID of the first request that is wrong, TASK_DUPLICATE if an
 // id is taken; or Postgres'. The transaction must be rolled back then.
-func (s *Stage) CreateTx(ctx context.Context, q *dbsqlc.Queries, rs []*Request) ([]*dbsqlc.Task, error) {
+func (s *Stage) CreateTx(ctx context.Context, q *dbsqlc.Queries, rs []*Request) error {
 	items := make([]*item, len(rs))
 	lanes := map[string]*lane{}
 	now := time.Now()
 	for i, r := range rs {
 		if r.IdempotencyKey != "" || r.ScheduleID.IsZero() {
-			return nil, fmt.Errorf("enqueue: CreateTx is for requests of schedules, without a key")
+			return fmt.Errorf("enqueue: CreateTx is for requests of schedules, without a key")
 		}
 		it, err := validate(r, &s.o.Limits, now)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		items[i], lanes[it.queue] = it, &lane{}
 	}
 	if len(items) == 0 {
-		return nil, nil
+		return nil
 	}
 	t := &intake{s: s, items: items, lanes: lanes, look: true}
 	if err := t.runUnjudged(ctx, q); err != nil {
-		return nil, err
+		return err
 	}
-	out := make([]*dbsqlc.Task, len(items))
 	changed := map[string]*changedBy{}
 	for i, it := range items {
 		if t.h.foreign[it] {
-			return nil, t.out[i].Err
+			return t.out[i].Err
 		}
 		if !t.stored(it) {
-			return nil, taskTaken(it)
+			return taskTaken(it)
 		}
-		out[i] = t.out[i].Value.Task
 		noteChanged(changed, rs[i].ChangedBy, it.id)
 	}
 	for _, c := range changed {
 		if err := q.TasksChangedBy(ctx, c.who, c.ids); err != nil {
-			return nil, fmt.Errorf("note who changed %d tasks: %w", len(c.ids), err)
+			return fmt.Errorf("note who changed %d tasks: %w", len(c.ids), err)
 		}
 	}
 	s.o.Store.AfterCommit(q, func() {
@@ -72,7 +69,7 @@ func (s *Stage) CreateTx(ctx context.Context, q *dbsqlc.Queries, rs []*Request) 
 			s.tasks.Enqueued(it.queue, it.typ, metrics.Created)
 		}
 	})
-	return out, nil
+	return nil
 }
 
 func taskTaken(it *item) error {

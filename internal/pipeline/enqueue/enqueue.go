@@ -48,9 +48,28 @@ type Options struct {
 
 // Result is one accepted task.
 type Result struct {
-	Task *dbsqlc.Task
 	// Hit: the task existed already with the same fields.
 	Hit bool
+	// Of a new task what was asked for and what was stored, else what there was.
+	it       *item
+	stored   *dbsqlc.InsertTasksRow
+	existing *dbsqlc.Task
+}
+
+// TaskID is the id that callers know the task by.
+func (r Result) TaskID() string {
+	if r.existing != nil {
+		return store.TaskID(protocol.ID(r.existing.ID), store.Deref(r.existing.Name))
+	}
+	return r.it.taskID()
+}
+
+// Task makes the task as it was when it was stored, or found.
+func (r Result) Task() *dbsqlc.Task {
+	if r.existing != nil {
+		return r.existing
+	}
+	return r.it.row(r.stored)
 }
 
 // Stage accepts tasks. It is safe for concurrent use.

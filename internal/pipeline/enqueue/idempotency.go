@@ -49,7 +49,7 @@ func (h *hits) result(it *item) batch.Result[Result] {
 	if err := same(it, t, byKey); err != nil {
 		return batch.Result[Result]{Err: err}
 	}
-	return batch.Result[Result]{Value: Result{Task: t, Hit: true}}
+	return batch.Result[Result]{Value: Result{Hit: true, existing: t}}
 }
 
 // takeKeys takes the items' idempotency keys, and finds those that belong to other

@@ -106,7 +106,7 @@ func (t *intake) answer() error {
 		switch {
 		case t.out[i].Err != nil:
 		case t.stored(it):
-			t.out[i].Value = Result{Task: it.row(t.created[it.id])}
+			t.out[i].Value = Result{it: it, stored: t.created[it.id]}
 		default:
 			t.out[i] = t.h.result(it)
 			if err := t.fault(i, t.out[i].Err); err != nil {

@@ -173,7 +173,7 @@ func TestKeysFollowTheModel(t *testing.T) {
 				if is == nil {
 					continue
 				}
-				id := protocol.ID(results[i].Value.Task.ID)
+				id := protocol.ID(results[i].Value.Task().ID)
 				if says == "new" {
 					is.stored = id
 				} else if id != is.stored {

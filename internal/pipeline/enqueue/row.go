@@ -1,7 +1,6 @@
 package enqueue
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"time"
@@ -57,15 +56,11 @@ func (s *Stage) params(items []*item, lanes map[string]*lane, done []int64) dbsq
 
 // entry is the stream entry of a task that was just stored.
 func (it *item) entry(r *dbsqlc.InsertTasksRow) *protocol.TaskEntry {
-	key, scope := it.key, it.scope
-	if key == "" {
-		key, scope = it.taskID(), it.tenant
-	}
-	key = cmp.Or(r.EffectKey, key)
+	key, scope, own := protocol.EffectKey(r.EffectKey, r.EffectKey != "" && it.key == "", it.key, it.taskID(), it.scope, it.tenant)
 	return &protocol.TaskEntry{
 		ID: it.id, TaskID: it.taskID(), Type: it.typ, Payload: it.payload, Tenant: it.tenant, Attempt: 1, Delivery: 1,
 		MaxRetries: int(it.maxRetries), Timeout: time.Duration(it.timeoutMS) * time.Millisecond,
-		IdempotencyKey: key, KeyOwn: it.key == "", IdempotencyScope: scope, TraceID: it.traceID, EnqueuedAt: r.CreatedAt, HeartbeatTimeout: time.Duration(it.heartbeat) * time.Millisecond,
+		IdempotencyKey: key, KeyOwn: own, IdempotencyScope: scope, TraceID: it.traceID, EnqueuedAt: r.CreatedAt, HeartbeatTimeout: time.Duration(it.heartbeat) * time.Millisecond,
 	}
 }
 

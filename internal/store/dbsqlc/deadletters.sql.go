@@ -1148,7 +1148,7 @@ WITH input AS (
     SELECT i.task_id, t.tenant, t.queue, t.type, CASE WHEN t.queue = 'internal-jobs' THEN 'queued' ELSE 'pending' END, t.max_retries, CASE WHEN t.schedule_id IS NULL THEN 'now' ELSE 'at' END, t.timeout_ms, now(), t.retry_policy,
         t.idempotency_scope, t.given, CASE WHEN starts_with(t.trace_id, 'trace-run-' || t.id::text) THEN i.trace_id ELSE t.trace_id END,
         CASE WHEN i.revision > 0 THEN d.edited_payload ELSE d.payload END, d.dlq_id,
-        COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text), (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL), t.heartbeat_timeout_ms,
+        penstock_effect_key(t.effect_key, t.idempotency_key, t.name, t.id), penstock_effect_own(t.effect_own, t.effect_key, t.idempotency_key), t.heartbeat_timeout_ms,
         t.schedule_id, CASE WHEN t.schedule_id IS NOT NULL THEN t.scheduled_at END, $6::text,
         array_append(COALESCE(t.also_requested_by, '{}') || t.rescheduled_by, t.requested_by)
             || ARRAY(SELECT DISTINCT e.principal FROM dlq_edits e WHERE e.dlq_id = d.dlq_id AND e.revision <= i.revision)

@@ -61,7 +61,7 @@ WITH input AS (
         payload, effect_key, effect_own, heartbeat_timeout_ms, requested_by, also_requested_by, graph_id, open_dependencies, on_dependency_failure)
     SELECT i.clone_id, t.tenant, t.queue, t.type, 'pending', t.max_retries, 'now', t.timeout_ms, t.retry_policy, t.idempotency_scope, t.given,
         CASE WHEN starts_with(t.trace_id, 'trace-run-' || t.id::text) THEN i.trace_id ELSE t.trace_id END,
-        t.payload, COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text), (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL), t.heartbeat_timeout_ms, $6::text,
+        t.payload, penstock_effect_key(t.effect_key, t.idempotency_key, t.name, t.id), penstock_effect_own(t.effect_own, t.effect_key, t.idempotency_key), t.heartbeat_timeout_ms, $6::text,
         array_append(COALESCE(t.also_requested_by, '{}') || t.rescheduled_by, t.requested_by), t.graph_id, i.dependencies, t.on_dependency_failure
     FROM input i JOIN tasks t ON t.id = ANY (ARRAY[i.task_id])
     ORDER BY i.clone_id

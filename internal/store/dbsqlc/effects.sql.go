@@ -49,8 +49,8 @@ func (q *Queries) CurrentEffectKeys(ctx context.Context, arg CurrentEffectKeysPa
 }
 
 const effectKeys = `-- name: EffectKeys :many
-SELECT t.id, (CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN t.tenant ELSE t.idempotency_scope END)::text AS scope,
-    (CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN 't:' ELSE 'k:' END || COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text))::text AS key
+SELECT t.id, (CASE WHEN penstock_effect_own(t.effect_own, t.effect_key, t.idempotency_key) THEN t.tenant ELSE t.idempotency_scope END)::text AS scope,
+    (CASE WHEN penstock_effect_own(t.effect_own, t.effect_key, t.idempotency_key) THEN 't:' ELSE 'k:' END || penstock_effect_key(t.effect_key, t.idempotency_key, t.name, t.id))::text AS key
 FROM (SELECT unnest($1::uuid[]) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id])
 `
 
@@ -693,8 +693,8 @@ func (q *Queries) SaveEffect(ctx context.Context, arg SaveEffectParams) error {
 
 const verifyEffects = `-- name: VerifyEffects :many
 SELECT e.scope, e.key, e.name, e.state, e.task_id, e.delivery, e.runs, (t.id IS NOT NULL)::boolean AS task_found, COALESCE(t.delivery, 0)::bigint AS task_delivery,
-    COALESCE(CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN t.tenant ELSE t.idempotency_scope END, '')::text AS task_scope,
-    COALESCE((CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN 't:' ELSE 'k:' END || COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text)), '')::text AS task_key,
+    COALESCE(CASE WHEN penstock_effect_own(t.effect_own, t.effect_key, t.idempotency_key) THEN t.tenant ELSE t.idempotency_scope END, '')::text AS task_scope,
+    COALESCE((CASE WHEN penstock_effect_own(t.effect_own, t.effect_key, t.idempotency_key) THEN 't:' ELSE 'k:' END || penstock_effect_key(t.effect_key, t.idempotency_key, t.name, t.id)), '')::text AS task_key,
     (SELECT count(*) FROM event_log v WHERE v.task_id = e.task_id AND v.type = 'task.claimed' AND v.delivery = e.delivery) AS claims
 FROM effects e LEFT JOIN tasks t ON t.id = ANY (ARRAY[e.task_id]) AND (t.id < 'ff000000-0000-0000-0000-000000000000' OR t.created_at <= e.reserved_at)
 WHERE (e.scope, e.key, e.name) > ($1::text, $2::text, $3::text)

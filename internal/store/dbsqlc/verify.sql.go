@@ -187,8 +187,8 @@ func (q *Queries) VerifyDead(ctx context.Context, ids []pgid.ID) ([]*VerifyDeadR
 const verifyEffectUsers = `-- name: VerifyEffectUsers :many
 SELECT e.scope, e.key, e.name, e.state, COALESCE(e.resolution, '')::text AS resolution,
     (SELECT count(*) FROM (SELECT unnest(e.users) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id]) AND (t.id < 'ff000000-0000-0000-0000-000000000000' OR t.created_at <= e.reserved_at)
-        WHERE CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN t.tenant ELSE t.idempotency_scope END <> e.scope
-            OR CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN 't:' ELSE 'k:' END || COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text) <> e.key) AS strangers
+        WHERE CASE WHEN penstock_effect_own(t.effect_own, t.effect_key, t.idempotency_key) THEN t.tenant ELSE t.idempotency_scope END <> e.scope
+            OR CASE WHEN penstock_effect_own(t.effect_own, t.effect_key, t.idempotency_key) THEN 't:' ELSE 'k:' END || penstock_effect_key(t.effect_key, t.idempotency_key, t.name, t.id) <> e.key) AS strangers
 FROM effects e
 WHERE (e.scope, e.key, e.name) > ($1::text, $2::text, $3::text)
 ORDER BY e.scope, e.key, e.name LIMIT $4::int

@@ -120,6 +120,22 @@ CREATE TABLE tasks (
 
 COMMENT ON COLUMN tasks.effect_key IS 'The key of the task''s effects, where it is not the idempotency key or the task''s own id: that of the task it was requeued from, or one with a generation.';
 
+-- +goose StatementBegin
+-- The key under which a task's effects are kept: that of the task it came out of, its
+-- caller's, or its own id as callers know it. As EffectKey in package protocol.
+CREATE FUNCTION penstock_effect_key(effect_key text, idempotency_key text, name text, id uuid) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT COALESCE(effect_key, idempotency_key, name, id::text)
+$$;
+-- +goose StatementEnd
+-- +goose StatementBegin
+-- Whether that is the id of a task, in its tenant's scope, and no caller's key.
+CREATE FUNCTION penstock_effect_own(effect_own boolean, effect_key text, idempotency_key text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT effect_own OR effect_key IS NULL AND idempotency_key IS NULL
+$$;
+-- +goose StatementEnd
+
 -- No other state is one.
 CREATE TABLE tasks_live PARTITION OF tasks
     FOR VALUES IN ('pending', 'waiting_approval', 'queued', 'running', 'retrying', 'interrupted', 'dlq_pending', 'dlq_recorded')
@@ -1115,8 +1131,8 @@ BEGIN
         error = COALESCE(substring(d.error FROM '^TASK_[A-Z_]+: ') || 'erased', ''), erased_at = now() WHERE d.task_id = erased;
     UPDATE approvals a SET prompt = NULL WHERE a.task_id = erased AND a.prompt IS NOT NULL;
     UPDATE effects e SET result = NULL, result_note = 'erased on request', updated_at = clock_timestamp()
-    FROM (SELECT CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN t.tenant ELSE t.idempotency_scope END AS scope,
-            CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN 't:' ELSE 'k:' END || COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text) AS key
+    FROM (SELECT CASE WHEN penstock_effect_own(t.effect_own, t.effect_key, t.idempotency_key) THEN t.tenant ELSE t.idempotency_scope END AS scope,
+            CASE WHEN penstock_effect_own(t.effect_own, t.effect_key, t.idempotency_key) THEN 't:' ELSE 'k:' END || penstock_effect_key(t.effect_key, t.idempotency_key, t.name, t.id) AS key
         FROM tasks_finished t WHERE t.id = erased) k
     WHERE e.scope = k.scope AND e.key = k.key AND e.task_id = erased AND e.state = 'done' AND e.result IS NOT NULL;
     RETURN true;

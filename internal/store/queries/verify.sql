@@ -136,8 +136,8 @@ WHERE r.runs <> t.attempt OR r.attempts <> t.attempt OR r.keys <> t.attempt OR t
 -- key. A caller's name may be another task's now.
 SELECT e.scope, e.key, e.name, e.state, COALESCE(e.resolution, '')::text AS resolution,
     (SELECT count(*) FROM (SELECT unnest(e.users) AS id) u JOIN tasks t ON t.id = ANY (ARRAY[u.id]) AND (t.id < 'ff000000-0000-0000-0000-000000000000' OR t.created_at <= e.reserved_at)
-        WHERE CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN t.tenant ELSE t.idempotency_scope END <> e.scope
-            OR CASE WHEN (t.effect_own OR t.effect_key IS NULL AND t.idempotency_key IS NULL) THEN 't:' ELSE 'k:' END || COALESCE(t.effect_key, t.idempotency_key, t.name, t.id::text) <> e.key) AS strangers
+        WHERE CASE WHEN penstock_effect_own(t.effect_own, t.effect_key, t.idempotency_key) THEN t.tenant ELSE t.idempotency_scope END <> e.scope
+            OR CASE WHEN penstock_effect_own(t.effect_own, t.effect_key, t.idempotency_key) THEN 't:' ELSE 'k:' END || penstock_effect_key(t.effect_key, t.idempotency_key, t.name, t.id) <> e.key) AS strangers
 FROM effects e
 WHERE (e.scope, e.key, e.name) > (sqlc.arg(after_scope)::text, sqlc.arg(after_key)::text, sqlc.arg(after_name)::text)
 ORDER BY e.scope, e.key, e.name LIMIT sqlc.arg(max_rows)::int;
