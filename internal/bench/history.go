@@ -6,22 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/sync/errgroup"
 )
 
 var (
-	//go:embed sql/ensure_day.sql
-	ensureDaySQL string
 	//go:embed sql/count_days.sql
 	countDaysSQL string
-	//go:embed sql/finished_tasks.sql
-	finishedTasksSQL string
-	//go:embed sql/finished_events.sql
-	finishedEventsSQL string
+	//go:embed sql/history.sql
+	historySQL string
+	//go:embed sql/end_history.sql
+	endHistorySQL string
 )
 
 const (
@@ -29,7 +26,7 @@ const (
 	historyDays = 30
 	// bytesFinished is what one takes on the disk, with its three events and
 	// the indexes; keepFree is what is left of the disk.
-	bytesFinished = 1500
+	bytesFinished = 1300
 	keepFree      = 8 << 30
 )
 
@@ -81,73 +78,81 @@ func (s *system) fitting(wanted int) (int, error) {
 	return int(n), nil
 }
 
-// makeHistory stores so many finished tasks, spread over the days before today.
+// fillSettings are those of Postgres while the finished tasks are made: nothing is
+// kept for a crash, and what a transaction creates isn't logged.
+var fillSettings = []string{
+	"fsync = off", "synchronous_commit = off", "full_page_writes = off", "wal_level = minimal", "max_wal_senders = 0", "max_wal_size = '4GB'",
+	"maintenance_work_mem = '256MB'", "autovacuum = off",
+}
+
+// makeHistory stores so many finished tasks, spread over the days before those
+// that have a partition. Postgres has its stock settings again when it returns.
 func (s *system) makeHistory(ctx context.Context, rows, days int) error {
-	today := time.Now().UTC().Truncate(24 * time.Hour)
-	if err := s.ensureDays(ctx, today, days); err != nil {
+	if err := s.dropOrchestrator(); err != nil {
 		return err
 	}
-	const writers = 2
-	var wg sync.WaitGroup
-	work, errs := make(chan int), make(chan error, writers)
-	wctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for range writers {
-		wg.Go(func() {
-			for ago := range work {
-				n := rows*ago/days - rows*(ago-1)/days
-				day := today.AddDate(0, 0, -ago)
-				_, err := s.db.Exec(wctx, finishedTasksSQL, day, n, string(s.b.payload))
-				if err == nil {
-					_, err = s.db.Exec(wctx, finishedEventsSQL, day, n)
-				}
+	for _, set := range fillSettings {
+		if _, err := s.db.Exec(ctx, "ALTER SYSTEM SET "+set); err != nil {
+			return err
+		}
+	}
+	if err := s.restartPostgres(ctx); err != nil {
+		return err
+	}
+	if err := s.fillDays(ctx, rows, days); err != nil {
+		return fmt.Errorf("store finished tasks: %w", err)
+	}
+	if _, err := s.db.Exec(ctx, "ALTER SYSTEM RESET ALL"); err != nil {
+		return err
+	}
+	if err := s.restartPostgres(ctx); err != nil {
+		return err
+	}
+	return s.addOrchestrator(ctx)
+}
+
+// restartPostgres has Postgres read settings that it reads at its start only.
+func (s *system) restartPostgres(ctx context.Context) error {
+	if _, err := s.db.Exec(ctx, "CHECKPOINT"); err != nil {
+		return err
+	}
+	s.db.Reset()
+	return errors.Join(s.stack.KillPostgres(), s.stack.StartPostgres(ctx))
+}
+
+// fillDays makes the partitions, those of both tables at the same time.
+func (s *system) fillDays(ctx context.Context, rows, days int) error {
+	var n int
+	var first time.Time
+	if err := s.db.QueryRow(ctx, countDaysSQL).Scan(&n, &first); err != nil {
+		return err
+	}
+	if _, err := s.db.Exec(ctx, historySQL); err != nil {
+		return err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	for _, table := range datedTables {
+		g.Go(func() error {
+			for ago := days; ago > 0; ago-- {
+				day := first.AddDate(0, 0, -ago)
+				_, err := s.db.Exec(gctx, "SELECT bench_day($1, $2, $3, $4)", table, day, rows*ago/days-rows*(ago-1)/days, string(s.b.payload))
 				if err != nil {
-					errs <- fmt.Errorf("store finished tasks: %w", err)
-					cancel()
-					return
+					return err
+				}
+				part := fmt.Sprintf("%s_%s_%s", table, day.Format("20060102"), day.AddDate(0, 0, 1).Format("20060102"))
+				if _, err := s.db.Exec(gctx, "VACUUM (FREEZE, ANALYZE) "+part); err != nil {
+					return err
 				}
 			}
+			return nil
 		})
 	}
-	for ago := days; ago > 0 && wctx.Err() == nil; ago-- {
-		select {
-		case work <- ago:
-		case <-wctx.Done():
-		}
-	}
-	close(work)
-	wg.Wait()
-	select {
-	case err := <-errs:
+	if err := g.Wait(); err != nil {
 		return err
-	default:
-		return s.quiesce(ctx)
 	}
+	_, err := s.db.Exec(ctx, endHistorySQL)
+	return err
 }
 
-// ensureDays makes partitions of one day each for so many days before a day.
-func (s *system) ensureDays(ctx context.Context, before time.Time, days int) error {
-	for ago := 1; ago <= days; ago++ {
-		for _, table := range []string{"tasks_finished", "event_log"} {
-			if err := s.ensureDay(ctx, table, before.AddDate(0, 0, -ago)); err != nil {
-				return fmt.Errorf("make a partition of %s: %w", table, err)
-			}
-		}
-	}
-	return nil
-}
-
-// lockTimeout is Postgres' code for a lock that somebody else had for too long.
-const lockTimeout = "55P03"
-
-func (s *system) ensureDay(ctx context.Context, table string, day time.Time) error {
-	for {
-		_, err := s.db.Exec(ctx, ensureDaySQL, table, day)
-		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != lockTimeout {
-			return err
-		}
-		if err := pause(ctx, 50*time.Millisecond); err != nil {
-			return err
-		}
-	}
-}
+// datedTables have a partition for each day.
+var datedTables = []string{"tasks_finished", "event_log"}

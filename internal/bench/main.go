@@ -12,6 +12,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -116,7 +117,7 @@ func mainBench(ctx context.Context) error {
 		}
 		o.reps = 1
 	}
-	return run(ctx, *o, chosen)
+	return measure(ctx, os.Stdout, *o, chosen)
 }
 
 // choose returns the parts that are named, in their own order.
@@ -136,14 +137,15 @@ func choose(only string) ([]*part, error) {
 	}), nil
 }
 
-func run(ctx context.Context, o options, chosen []*part) error {
+// measure measures the parts, one after the other, and reports to w.
+func measure(ctx context.Context, w io.Writer, o options, chosen []*part) error {
 	began := time.Now()
 	for _, p := range chosen {
 		b := &bench{options: o, part: p, payload: payloadOf(smallPayload), systems: map[string]*system{}}
-		if err := b.measure(ctx); err != nil {
+		if err := b.measure(ctx, w); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
-	fmt.Printf("\nmeasured in %s\n", time.Since(began).Round(time.Second))
-	return nil
+	_, err := fmt.Fprintf(w, "\nmeasured in %s\n", time.Since(began).Round(time.Second))
+	return err
 }

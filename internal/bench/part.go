@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -59,7 +60,7 @@ func listParts() string {
 }
 
 // measure measures the part in each repetition, and reports.
-func (b *bench) measure(ctx context.Context) (err error) {
+func (b *bench) measure(ctx context.Context, w io.Writer) (err error) {
 	if b.part.most > 0 {
 		b.reps = min(b.reps, b.part.most)
 	}
@@ -91,7 +92,7 @@ func (b *bench) measure(ctx context.Context) (err error) {
 	if b.peak > 0 {
 		b.add("an orchestrator's RSS, most (target < 150)", "MB", "", b.peak)
 	}
-	return b.report(os.Stdout, others())
+	return b.report(w, others())
 }
 
 // system returns the system of a name. The first time it is started and filled.

@@ -2,9 +2,16 @@ package main
 
 import (
 	"context"
+	_ "embed"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
+
+//go:embed sql/ensure_day.sql
+var ensureDaySQL string
 
 // partitionCounts are how many partitions with dates there are to be, of each of
 // the two tables that have them.
@@ -52,4 +59,31 @@ func (s *system) partition(ctx context.Context, want int) (int, error) {
 		return n, nil
 	}
 	return want, s.ensureDays(ctx, first, want-n)
+}
+
+// ensureDays makes partitions of one day each for so many days before a day.
+func (s *system) ensureDays(ctx context.Context, before time.Time, days int) error {
+	for ago := 1; ago <= days; ago++ {
+		for _, table := range datedTables {
+			if err := s.ensureDay(ctx, table, before.AddDate(0, 0, -ago)); err != nil {
+				return fmt.Errorf("make a partition of %s: %w", table, err)
+			}
+		}
+	}
+	return nil
+}
+
+// lockTimeout is Postgres' code for a lock that somebody else had for too long.
+const lockTimeout = "55P03"
+
+func (s *system) ensureDay(ctx context.Context, table string, day time.Time) error {
+	for {
+		_, err := s.db.Exec(ctx, ensureDaySQL, table, day)
+		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != lockTimeout {
+			return err
+		}
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return err
+		}
+	}
 }

@@ -100,12 +100,14 @@ func (p *profile) statements(ctx context.Context) ([]byte, error) {
 			return nil, err
 		}
 		_, _ = fmt.Fprintln(tw)
-		for _, x := range v {
+		for _, x := range v[:len(v)-1] {
 			_, _ = fmt.Fprintf(tw, "%v\t", x)
 		}
+		_, _ = fmt.Fprint(tw, v[len(v)-1]) // the query: nothing is aligned with it
 	}
 	_, _ = fmt.Fprintln(tw)
-	return out.Bytes(), errors.Join(rows.Err(), tw.Flush())
+	err = errors.Join(rows.Err(), tw.Flush())
+	return out.Bytes(), err
 }
 
 // cpuProfile is a profile that is being taken of a process, by its debug.listen.
