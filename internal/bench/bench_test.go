@@ -71,9 +71,11 @@ func TestParts(t *testing.T) {
 	t.Parallel()
 	want := map[string]string{
 		"drain": "drain, until the last result is on record", "through": "through: enqueue", "latency": "2000/s: p99", "beside": "the batches meanwhile",
-		"orchestrators": "3 orchestrators: drain", "queues": "50 queues: drain", "payloads": "64 KB: drain", "backlog": "1,000 queued: drain",
-		"finished": "many finished tasks: drain", "partitions": "400 partitions: enqueue", "future": "many waiting: drain", "idle": "1,000 expiring, 2 orchestrators",
-		"retries": "three retries: time per attempt", "burst": "retries: drain", "poison": "rate kept", "dead-letters": "requeued by a batch", "timers": "dispatch after the due time, p99",
+		"orchestrators": "3 orchestrators: drain", "queues": "50 queues: drain", "payloads": "64 KB: drain",
+		"backlog": "1,000 queued: drain", "finished": "many finished tasks: drain", "partitions": "400 partitions: enqueue",
+		"future": "many waiting: drain", "idle": "1,000 expiring, 2 orchestrators: all servers",
+		"retries": "three retries: time per attempt", "burst": "retries: drain", "poison": "rate kept", "dead-letters": "requeued by a batch",
+		"timers": "dispatch after the due time, p99",
 	}
 	for _, p := range parts {
 		if !devtest.Full() && !slices.Contains(quick, p.name) {

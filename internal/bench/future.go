@@ -28,7 +28,8 @@ func (b *bench) besideFuture(ctx context.Context, empty *system) error {
 
 // fillFuture stores the tasks that wait, and measures what that takes in Redis.
 func (b *bench) fillFuture(ctx context.Context, s *system) error {
-	if _, err := s.enqueueDrain(ctx, "warm-up: ", load{n: min(b.future, 1000), payload: b.payload, queues: 1}); err != nil { // what Redis needs anyway
+	warmUp := load{n: min(b.future, 1000), payload: b.payload, queues: 1} // what Redis needs anyway
+	if _, err := s.enqueueDrain(ctx, "warm-up: ", warmUp); err != nil {
 		return err
 	}
 	before, at, q := s.raw.memory(ctx), time.Now().Add(year), newQueue()

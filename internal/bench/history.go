@@ -26,7 +26,7 @@ const (
 	historyDays = 30
 	// bytesFinished is what one takes on the disk, with its three events and
 	// the indexes; keepFree is what is left of the disk.
-	bytesFinished = 1300
+	bytesFinished = 1500
 	keepFree      = 8 << 30
 )
 
@@ -81,8 +81,8 @@ func (s *system) fitting(wanted int) (int, error) {
 // fillSettings are those of Postgres while the finished tasks are made: nothing is
 // kept for a crash, and what a transaction creates isn't logged.
 var fillSettings = []string{
-	"fsync = off", "synchronous_commit = off", "full_page_writes = off", "wal_level = minimal", "max_wal_senders = 0", "max_wal_size = '4GB'",
-	"maintenance_work_mem = '256MB'", "autovacuum = off",
+	"fsync = off", "synchronous_commit = off", "full_page_writes = off", "wal_level = minimal", "max_wal_senders = 0",
+	"max_wal_size = '4GB'", "maintenance_work_mem = '256MB'", "autovacuum = off",
 }
 
 // makeHistory stores so many finished tasks, spread over the days before those
@@ -135,12 +135,7 @@ func (s *system) fillDays(ctx context.Context, rows, days int) error {
 		g.Go(func() error {
 			for ago := days; ago > 0; ago-- {
 				day := first.AddDate(0, 0, -ago)
-				_, err := s.db.Exec(gctx, "SELECT bench_day($1, $2, $3, $4)", table, day, rows*ago/days-rows*(ago-1)/days, string(s.b.payload))
-				if err != nil {
-					return err
-				}
-				part := fmt.Sprintf("%s_%s_%s", table, day.Format("20060102"), day.AddDate(0, 0, 1).Format("20060102"))
-				if _, err := s.db.Exec(gctx, "VACUUM (FREEZE, ANALYZE) "+part); err != nil {
+				if err := s.fillDay(gctx, table, day, rows*ago/days-rows*(ago-1)/days); err != nil {
 					return err
 				}
 			}
@@ -151,6 +146,15 @@ func (s *system) fillDays(ctx context.Context, rows, days int) error {
 		return err
 	}
 	_, err := s.db.Exec(ctx, endHistorySQL)
+	return err
+}
+
+func (s *system) fillDay(ctx context.Context, table string, day time.Time, rows int) error {
+	if _, err := s.db.Exec(ctx, "SELECT bench_day($1, $2, $3, $4)", table, day, rows, string(s.b.payload)); err != nil {
+		return err
+	}
+	part := fmt.Sprintf("%s_%s_%s", table, day.Format("20060102"), day.AddDate(0, 0, 1).Format("20060102"))
+	_, err := s.db.Exec(ctx, "VACUUM (FREEZE, ANALYZE) "+part)
 	return err
 }
 

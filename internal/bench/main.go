@@ -36,8 +36,8 @@ type options struct {
 func (o *options) flags(set *flag.FlagSet) {
 	set.IntVar(&o.n, "n", 50_000, "tasks of each measurement of a rate")
 	set.IntVar(&o.reps, "reps", 3, "repetitions; the median counts. Parts that say so are measured once")
-	set.DurationVar(&o.latency, "latency", 5*time.Second, "how long each measurement of start latency takes, at least 1s; its first tenth is not counted")
-	set.DurationVar(&o.idle, "idle", 5*time.Second, "how long an idle system is looked at; and before that, left alone")
+	set.DurationVar(&o.latency, "latency", 5*time.Second, "how long each start latency is measured, at least 1s; the first tenth is not counted")
+	set.DurationVar(&o.idle, "idle", 10*time.Second, "how long an idle system is looked at; at 1m and more the minute's rounds are in it")
 	set.DurationVar(&o.window, "window", 2*time.Second, "how long each case of poison is measured")
 	set.IntVar(&o.steps, "steps", 200, "steps of each case of retries")
 	set.IntVar(&o.burst, "burst", 100_000, "retries that become due within one second")
@@ -59,7 +59,8 @@ func (o *options) smoke() {
 
 func (o *options) check() error {
 	for name, n := range map[string]int{
-		"n": o.n, "reps": o.reps, "steps": o.steps, "burst": o.burst, "dead": o.dead, "timers": o.timers, "future": o.future, "backlog": o.backlog, "finished": o.finished,
+		"n": o.n, "reps": o.reps, "steps": o.steps, "burst": o.burst, "dead": o.dead, "timers": o.timers,
+		"future": o.future, "backlog": o.backlog, "finished": o.finished,
 	} {
 		if n < 1 || n > 1_000_000_000 {
 			return fmt.Errorf("-%s must be 1 to 1000000000, got %d", name, n)

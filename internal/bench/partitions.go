@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-//go:embed sql/ensure_day.sql
-var ensureDaySQL string
+//go:embed sql/ensure_days.sql
+var ensureDaysSQL string
 
 // partitionCounts are how many partitions with dates there are to be, of each of
 // the two tables that have them.
@@ -61,12 +61,14 @@ func (s *system) partition(ctx context.Context, want int) (int, error) {
 	return want, s.ensureDays(ctx, first, want-n)
 }
 
-// ensureDays makes partitions of one day each for so many days before a day.
+// ensureDays makes partitions of one day each for so many days before a day, some
+// at a time: each transaction holds the locks of what it makes.
 func (s *system) ensureDays(ctx context.Context, before time.Time, days int) error {
-	for ago := 1; ago <= days; ago++ {
-		for _, table := range datedTables {
-			if err := s.ensureDay(ctx, table, before.AddDate(0, 0, -ago)); err != nil {
-				return fmt.Errorf("make a partition of %s: %w", table, err)
+	const most = 25
+	for _, table := range datedTables {
+		for ago := 1; ago <= days; ago += most {
+			if err := s.ensureSome(ctx, table, before, ago, min(ago+most-1, days)); err != nil {
+				return fmt.Errorf("make partitions of %s: %w", table, err)
 			}
 		}
 	}
@@ -76,9 +78,9 @@ func (s *system) ensureDays(ctx context.Context, before time.Time, days int) err
 // lockTimeout is Postgres' code for a lock that somebody else had for too long.
 const lockTimeout = "55P03"
 
-func (s *system) ensureDay(ctx context.Context, table string, day time.Time) error {
+func (s *system) ensureSome(ctx context.Context, table string, before time.Time, from, to int) error {
 	for {
-		_, err := s.db.Exec(ctx, ensureDaySQL, table, day)
+		_, err := s.db.Exec(ctx, ensureDaysSQL, table, before, from, to)
 		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != lockTimeout {
 			return err
 		}

@@ -36,7 +36,8 @@ var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
 // startProfile begins to profile a section.
 func (s *system) startProfile(ctx context.Context, section string) (_ *profile, err error) {
-	p := &profile{s: s, dir: filepath.Join(s.b.profile, s.b.part.name, strings.Trim(notInNames.ReplaceAllString(strings.ToLower(section), "-"), "-"))}
+	name := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(section), "-"), "-")
+	p := &profile{s: s, dir: filepath.Join(s.b.profile, s.b.part.name, name)}
 	if err := os.MkdirAll(p.dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -127,7 +128,8 @@ func startCPUProfile(ctx context.Context, addr string) (*cpuProfile, error) {
 		return nil, fmt.Errorf("profile the orchestrator: %w", err)
 	}
 	conn := c.(*net.TCPConn)
-	if _, err := fmt.Fprintf(conn, "GET /debug/pprof/profile?seconds=%.0f HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", profileLimit.Seconds(), addr); err != nil {
+	const ask = "GET /debug/pprof/profile?seconds=%.0f HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n"
+	if _, err := fmt.Fprintf(conn, ask, profileLimit.Seconds(), addr); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return &cpuProfile{conn: conn}, nil

@@ -19,7 +19,7 @@ type result struct {
 func (r *result) median() float64 {
 	v := slices.Clone(r.values)
 	slices.Sort(v)
-	return v[len(v)/2]
+	return (v[len(v)/2] + v[(len(v)-1)/2]) / 2
 }
 
 // digits is how many decimals a figure is shown with.

@@ -67,7 +67,8 @@ func (b *bench) severalQueues(ctx context.Context, s *system) error {
 var payloads = &part{
 	name: "payloads", group: "shapes", ratio: fmt.Sprintf("%d B", smallPayload),
 	about: func(b *bench) string {
-		return fmt.Sprintf("tasks with payloads of 200 B, 4 KB and 64 KB, %d, %d and %d of them: enqueued and drained, in turn", b.sized(smallPayload), b.sized(4<<10), b.sized(largePayload))
+		return fmt.Sprintf("tasks with payloads of 200 B, 4 KB and 64 KB, %d, %d and %d of them: enqueued and drained, in turn",
+			b.sized(smallPayload), b.sized(4<<10), b.sized(largePayload))
 	},
 	once: []func(*bench, context.Context, *system) error{(*bench).severalPayloads},
 }
@@ -89,7 +90,8 @@ func (b *bench) severalPayloads(ctx context.Context, s *system) error {
 			}
 			return fmt.Sprintf("%d KB", size>>10)
 		}
-		if err := b.compare(ctx, s, name(size), name(smallPayload), load{n: b.sized(size), payload: payloadOf(size), queues: 1}); err != nil {
+		l := load{n: b.sized(size), payload: payloadOf(size), queues: 1}
+		if err := b.compare(ctx, s, name(size), name(smallPayload), l); err != nil {
 			return err
 		}
 	}

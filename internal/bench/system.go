@@ -36,7 +36,8 @@ func (b *bench) start(ctx context.Context) (_ *system, err error) {
 			err = errors.Join(err, s.close())
 		}
 	}()
-	o := devstack.Options{Durable: true, TCP: true, Stock: true, Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	o := devstack.Options{Durable: true, TCP: true, Stock: true, Log: log}
 	if b.profile != "" {
 		o.Preload = "pg_stat_statements"
 	}
