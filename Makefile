@@ -50,8 +50,8 @@ race: servers ## Run all tests under the race detector
 	$(call run-tests,-race -timeout 20m)
 
 .PHONY: nightly
-nightly: servers ## Run the tests that have a long form in it (a backlog of 200,000, 50,000 dead letters, a fan of 10,000)
-	@PENSTOCK_TEST_FULL=1 PENSTOCK_TEST_BULK=50000 $(MAKE) --no-print-directory test PKGS="./client ./internal/pipeline/dispatch ./internal/e2e" TESTFLAGS="-p 1 -timeout 40m -run 'Fan|Backlog|Retries|Bulk'"
+nightly: servers ## Run the tests that have a long form in it (a backlog of 200,000, 50,000 dead letters, a fan of 10,000, every part of the benchmark)
+	@PENSTOCK_TEST_FULL=1 PENSTOCK_TEST_BULK=50000 $(MAKE) --no-print-directory test PKGS="./client ./internal/pipeline/dispatch ./internal/e2e ./internal/bench" TESTFLAGS="-p 1 -timeout 40m -run 'Fan|Backlog|Retries|Bulk|Parts'"
 
 .PHONY: soak-tests
 soak-tests: servers ## Run the tests over and over: shuffled, beside busy loops, with one processor, across midnight, month's and year's end (SOAK_KINDS, SOAK_ROUNDS)
@@ -64,9 +64,14 @@ fuzz: ## Run each fuzz target for FUZZTIME (default 20s)
 			echo "$$t ($$(dirname $$f))"; go test -run '^$$' -fuzz "^$$t\$$" -fuzztime $${FUZZTIME:-20s} ./$$(dirname $$f); done; done
 
 .PHONY: bench
-bench: servers ## Measure throughput, latency and the failure path, with the raw Redis Streams loop in the same run (12 minutes)
+bench: servers build ## Measure the programs as users run them (25 minutes); BENCH_ARGS="-only drain,latency": some parts, see docs/benchmark.md
 	@go build -o bin/bench ./internal/bench
-	@bin/bench
+	@bin/bench $(BENCH_ARGS)
+
+.PHONY: profile
+profile: servers build ## Write CPU profiles and Postgres' statements of one part of the benchmark into profile/; PART=drain, PROFILE_ARGS: more flags
+	@go build -o bin/bench ./internal/bench
+	@bin/bench -only $${PART:-drain} -profile profile $(PROFILE_ARGS)
 
 .PHONY: chaos
 chaos: servers build ## Break a running system for CHAOS_DURATION (default 2m) and check that nothing is lost; CHAOS_ARGS: more flags

@@ -81,6 +81,7 @@ func TestNewOrchestratorRefuses(t *testing.T) {
 		"postgres.url":            func(c *config.Orchestrator) { c.Postgres.URL = "" },
 		"redis.url":               func(c *config.Orchestrator) { c.Redis.URL = "" },
 		"server.listen":           func(c *config.Orchestrator) { c.Server.Listen = taken.Addr().String() },
+		"debug.listen":            func(c *config.Orchestrator) { c.Debug.Listen = taken.Addr().String() },
 		"allkeys-lru":             func(c *config.Orchestrator) { c.Redis.URL = evicting.RedisURL },
 		"of-another-database":     func(c *config.Orchestrator) { c.Redis.URL = foreign },
 		"orchestrator migrate up": func(c *config.Orchestrator) { c.Postgres.URL, c.Postgres.AutoMigrate = empty, false },

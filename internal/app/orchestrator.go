@@ -87,6 +87,7 @@ type Orchestrator struct {
 	waits      *api.Waits
 
 	entrance entrance
+	debug    *debug // nil: none
 	gate     *gate
 	serving  chan struct{} // closed once Run answers calls
 	server   *http.Server
@@ -109,8 +110,12 @@ func NewOrchestrator(ctx context.Context, cfg config.Orchestrator, log *slog.Log
 	if err != nil {
 		return nil, err
 	}
+	d, err := openDebug(cfg.Debug.Listen, log)
+	if err != nil {
+		return nil, errors.Join(err, e.listener.Close())
+	}
 	o := &Orchestrator{
-		cfg: cfg, log: log, instance: protocol.ID(uuid.Must(uuid.NewV7())), registry: prometheus.NewRegistry(), limits: limits, entrance: e,
+		cfg: cfg, log: log, instance: protocol.ID(uuid.Must(uuid.NewV7())), registry: prometheus.NewRegistry(), limits: limits, entrance: e, debug: d,
 	}
 	o.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	o.hurry, o.setHurry = context.WithCancel(context.Background())
@@ -120,6 +125,7 @@ func NewOrchestrator(ctx context.Context, cfg config.Orchestrator, log *slog.Log
 	go func() { o.served <- e.serve(o.server) }()
 	if err := o.open(ctx); err != nil {
 		_ = o.server.Close()
+		o.debug.close()
 		if o.redis != nil {
 			_ = o.redis.Close()
 		}
@@ -129,6 +135,7 @@ func NewOrchestrator(ctx context.Context, cfg config.Orchestrator, log *slog.Log
 	o.wire()
 	if err := o.configureGuard(ctx); err != nil {
 		_ = o.server.Close()
+		o.debug.close()
 		_ = o.redis.Close()
 		o.closeStores()
 		return nil, err
@@ -349,6 +356,7 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 		// instance's sign of life.
 		{Name: "dispatch", Run: o.dispatch.Run},
 	})
+	o.debug.close()
 	_ = o.redis.Close()
 	o.closeStores()
 	o.log.Info("orchestrator stopped", "instance", o.instance)

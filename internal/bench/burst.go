@@ -22,27 +22,26 @@ import (
 
 // burst is very many retries that become due at once.
 var burst = &part{
-	name: "burst", ratio: "plain drain",
+	name: "burst", group: "failures", ratio: "plain drain", most: 1,
 	about: func(b *bench) string {
-		return fmt.Sprintf(`%d tasks: drained without failures from a backlog in Postgres, then as retries that become due within one second; the window is the
-default, 10000. Rates are from the start of the worker, or the first due time, until the last result is on record. Order: by stream
-entry against next_retry_at. Heap (in use after a collection) and RSS are those of this process: orchestrator, worker, client and benchmark`, b.burst)
+		return fmt.Sprintf(`%d tasks: drained without failures from a backlog in Postgres, then as retries that become due within one second. Rates are from the start of the worker, or the first due time, until the last result is on record. Order: by stream
+entry against next_retry_at. RSS is the orchestrator's`, b.burst)
 	},
-	once: []func(*bench, context.Context) error{(*bench).plainBacklog, (*bench).burstRetries},
+	once: []func(*bench, context.Context, *system) error{(*bench).plainBacklog, (*bench).burstRetries},
 }
 
 // plainBacklog drains a backlog that does not fail.
-func (b *bench) plainBacklog(ctx context.Context) error {
-	q := b.queue()
-	if _, err := b.enqueueAll(ctx, b.burst, b.noops(q)); err != nil {
+func (b *bench) plainBacklog(ctx context.Context, s *system) error {
+	q := newQueue()
+	if _, err := s.enqueueAll(ctx, b.burst, noops(b.payload, q)); err != nil {
 		return err
 	}
-	c, peaks, began := newCounter(b.burst), b.watchPeaks(ctx, q), time.Now()
-	stop, err := b.noopWorker(ctx, q, c.hit)
+	c, peaks, began := newCounter(b.burst), s.watchPeaks(ctx, q), time.Now()
+	stop, err := s.noopWorker(ctx, c.hit, q)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(c.wait(ctx), b.finished(ctx, q, b.burst)); err != nil {
+	if err := errors.Join(c.wait(ctx), s.onRecord(ctx, q)); err != nil {
 		return err
 	}
 	took := time.Since(began)
@@ -56,7 +55,7 @@ func (b *bench) addPeaks(of string, p peaks) {
 	for _, f := range []struct {
 		name, unit string
 		v          float64
-	}{{"entries not acknowledged, most", "entries", p.entries}, {"Redis memory, most", "MB", p.redis}, {"heap, most", "MB", p.heap}, {"RSS, most", "MB", p.rss}} {
+	}{{"entries not acknowledged, most", "entries", p.entries}, {"Redis memory, most", "MB", p.redis}, {"RSS, most", "MB", p.rss}} {
 		b.add(of+": "+f.name, f.unit, "plain: "+f.name, f.v)
 	}
 }
@@ -103,9 +102,9 @@ func (t *burstTasks) handle(ctx context.Context, r *task.Raw) (json.RawMessage, 
 
 // throttle lets the first attempts run only as fast as they are recorded, until
 // ctx ends.
-func (b *bench) throttle(ctx context.Context, t *burstTasks) {
+func (s *system) throttle(ctx context.Context, t *burstTasks) {
 	for ctx.Err() == nil {
-		t.open.Store(b.raw.open(ctx, protocol.StreamResult, protocol.GroupOrchestrators) < 1000)
+		t.open.Store(s.raw.open(ctx, protocol.StreamResult, protocol.GroupOrchestrators) < 1000)
 		_ = pause(ctx, 5*time.Millisecond)
 	}
 }
@@ -113,9 +112,9 @@ func (b *bench) throttle(ctx context.Context, t *burstTasks) {
 // burstRetries measures the drain of retries that become due together. It
 // schedules them again, for later, if the machine was too slow for the time
 // that it was given.
-func (b *bench) burstRetries(ctx context.Context) error {
+func (b *bench) burstRetries(ctx context.Context, s *system) error {
 	for try := 1; ; try++ {
-		err := b.burstOnce(ctx)
+		err := b.burstOnce(ctx, s)
 		if !errors.Is(err, errLate) || try == 3 {
 			return err
 		}
@@ -126,10 +125,10 @@ func (b *bench) burstRetries(ctx context.Context) error {
 // errLate: a retry became due before all had been scheduled.
 var errLate = errors.New("the retries could not be scheduled in time: try a smaller -burst")
 
-func (b *bench) burstOnce(ctx context.Context) error {
-	q := b.queue()
+func (b *bench) burstOnce(ctx context.Context, s *system) error {
+	q := newQueue()
 	t := &burstTasks{at: time.Now().Add(b.lead), tasks: make([]retried, b.burst), again: newCounter(b.burst)}
-	ids, err := b.enqueueAll(ctx, b.burst, func(i int) *task.Request {
+	ids, err := s.enqueueAll(ctx, b.burst, func(i int) *task.Request {
 		return &task.Request{Type: "bench.burst", Queue: q, Payload: json.RawMessage(strconv.Itoa(i))}
 	})
 	if err != nil {
@@ -137,23 +136,23 @@ func (b *bench) burstOnce(ctx context.Context) error {
 	}
 	tctx, untilRetries := context.WithCancel(ctx)
 	var throttled sync.WaitGroup
-	throttled.Go(func() { b.throttle(tctx, t) })
+	throttled.Go(func() { s.throttle(tctx, t) })
 	defer throttled.Wait()
 	defer untilRetries()
-	stop, err := b.work(ctx, q, concurrency, map[string]task.Handler{"bench.burst": t.handle})
+	stop, err := s.work(ctx, []string{q}, concurrency, map[string]task.Handler{"bench.burst": t.handle})
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	late := b.allRetrying(ctx, q, ids, t)
+	late := s.allRetrying(ctx, q, ids, t)
 	if late == nil {
 		b.lead = time.Since(began)*5/4 + 2*time.Second // of the next repetition
 		untilRetries()
 	} else if !errors.Is(late, errLate) {
 		return late
 	}
-	peaks := b.watchPeaks(ctx, q)
-	if err := errors.Join(t.again.wait(ctx), b.finished(ctx, q, b.burst)); err != nil {
+	peaks := s.watchPeaks(ctx, q)
+	if err := errors.Join(t.again.wait(ctx), s.onRecord(ctx, q)); err != nil {
 		return err
 	}
 	end, most := time.Now(), peaks()
@@ -166,12 +165,12 @@ func (b *bench) burstOnce(ctx context.Context) error {
 
 // allRetrying waits until all tasks are scheduled for their retry and reads
 // when. It returns errLate if the first became due before that.
-func (b *bench) allRetrying(ctx context.Context, queue string, ids []string, t *burstTasks) error {
+func (s *system) allRetrying(ctx context.Context, queue string, ids []string, t *burstTasks) error {
 	intime, cancel := context.WithDeadline(ctx, t.at)
 	defer cancel()
-	err := b.become(intime, queue, "retrying", len(ids), 300*time.Millisecond)
+	err := s.become(intime, queue, "retrying", len(ids), 300*time.Millisecond)
 	if err == nil {
-		err = b.readDue(intime, queue, ids, t)
+		err = s.readDue(intime, queue, ids, t)
 	}
 	if err != nil && intime.Err() != nil && ctx.Err() == nil {
 		return errLate
@@ -179,13 +178,13 @@ func (b *bench) allRetrying(ctx context.Context, queue string, ids []string, t *
 	return err
 }
 
-func (b *bench) readDue(ctx context.Context, queue string, ids []string, t *burstTasks) error {
+func (s *system) readDue(ctx context.Context, queue string, ids []string, t *burstTasks) error {
 	index := make(map[string]int, len(ids))
 	for i, id := range ids {
 		index[id] = i
 	}
 	for token := ""; ; {
-		res, err := b.client.RPC().ListTasks(ctx, connect.NewRequest(&penstockv1.ListTasksRequest{
+		res, err := s.client.RPC().ListTasks(ctx, connect.NewRequest(&penstockv1.ListTasksRequest{
 			Queue: queue, States: []string{"retrying"}, PageSize: 1000, PageToken: token,
 		}))
 		if err != nil {

@@ -1,10 +1,10 @@
-// Command bench measures the whole system on this machine: how fast it
-// accepts, runs and finishes tasks, how long a task waits for its start, and
-// what failures cost. A raw go-redis loop over the same streams, without any
-// record, runs in the same process and the same minutes; throughput is also
-// given as its ratio to that. The failure path is compared with the same work
-// that does not fail. Figures are medians of several repetitions, and what is
-// compared is measured in turn within each of them.
+// Command bench measures what users run: the orchestrator's program in a process
+// of its own with its default configuration, Redis with an append-only file, and
+// a Postgres with fsync and the settings that initdb writes. Each part gets a new
+// pair of servers. This process is the client and the worker, by the public
+// packages. A raw go-redis loop over the same streams, which keeps no record, is
+// measured in the same minutes. Figures are medians of several repetitions, and
+// what is compared is measured in turn within each of them. See docs/benchmark.md.
 package main
 
 import (
@@ -12,222 +12,141 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
+	"io"
 	"os"
 	"os/signal"
-	"runtime/pprof"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/penstock-dev/penstock/client"
-	"github.com/penstock-dev/penstock/internal/app"
-	"github.com/penstock-dev/penstock/internal/config"
-	"github.com/penstock-dev/penstock/task"
-	"github.com/penstock-dev/penstock/worker"
 )
 
-// bench is one run.
-type bench struct {
-	n, latency, reps   int
-	steps, burst, dead int
-	window             time.Duration
-	timers, future     int
-	span               time.Duration
-	payload            []byte
-
-	// Of the part that is being measured.
-	dev     *app.Dev
-	client  *client.Client
-	raw     *rawStreams
-	results []result
-	lead    time.Duration // see burstRetries
-	filled  bool          // see fill
+// options are the sizes of what is measured.
+type options struct {
+	n, reps                    int
+	latency, window, idle      time.Duration
+	steps, burst, dead, timers int
+	span                       time.Duration
+	future, backlog, finished  int
+	orchestrator, profile      string
 }
 
-// part is one subject; it is measured on servers of its own.
-type part struct {
-	name, ratio string
-	about       func(*bench) string
-	// window is dispatch.window; 0: the default.
-	window int
-	once   []func(*bench, context.Context) error
+// flags declares the options with their defaults.
+func (o *options) flags(set *flag.FlagSet) {
+	set.IntVar(&o.n, "n", 50_000, "tasks of each measurement of a rate")
+	set.IntVar(&o.reps, "reps", 3, "repetitions; the median counts. Parts that say so are measured once")
+	set.DurationVar(&o.latency, "latency", 5*time.Second, "how long each start latency is measured, at least 1s; the first tenth is not counted")
+	set.DurationVar(&o.idle, "idle", 10*time.Second, "how long an idle system is looked at; at 1m and more the minute's rounds are in it")
+	set.DurationVar(&o.window, "window", 2*time.Second, "how long each case of poison is measured")
+	set.IntVar(&o.steps, "steps", 200, "steps of each case of retries")
+	set.IntVar(&o.burst, "burst", 100_000, "retries that become due within one second")
+	set.IntVar(&o.dead, "dead", 20_000, "dead letters of each measurement")
+	set.IntVar(&o.timers, "timers", 10_000, "tasks of timers")
+	set.DurationVar(&o.span, "span", time.Minute, "within how long these become due")
+	set.IntVar(&o.future, "future", 1_000_000, "tasks that wait in future and, at most, in idle")
+	set.IntVar(&o.backlog, "backlog", 1_000_000, "queued tasks of backlog")
+	set.IntVar(&o.finished, "finished", 20_000_000, "finished tasks of finished; fewer if the disk has no room for them")
+	set.StringVar(&o.orchestrator, "orchestrator", filepath.Join("bin", "orchestrator"), "the orchestrator's program")
+	set.StringVar(&o.profile, "profile", "", "write profiles and statements of one part, which -only names, into this directory")
 }
 
-var parts = []*part{throughput, retries, burst, poison, deadLetters, timers, future}
+// smoke makes everything small: it shows that the parts work, and measures nothing.
+func (o *options) smoke() {
+	o.n, o.reps, o.latency, o.idle, o.window, o.steps = 400, 1, time.Second, 200*time.Millisecond, 200*time.Millisecond, 2
+	o.burst, o.dead, o.timers, o.span, o.future, o.backlog, o.finished = 300, 100, 50, time.Second, 1000, 1000, 2000
+}
 
-// throughput is the path of tasks that do not fail.
-var throughput = &part{
-	name: "throughput", ratio: "raw",
-	about: func(b *bench) string {
-		return fmt.Sprintf("%d tasks a measurement, payload %d bytes; ratio to the raw go-redis loop of the same run", b.n, len(b.payload))
-	},
-	window: 200_000, // the measured backlog waits in the stream, as it does in the raw loop
-	once: []func(*bench, context.Context) error{
-		(*bench).rawEnqueueDrain, (*bench).enqueueDrain, (*bench).rawThrough, (*bench).through, (*bench).single, (*bench).rawLatency, (*bench).startLatency,
-	},
+func (o *options) check() error {
+	for name, n := range map[string]int{
+		"n": o.n, "reps": o.reps, "steps": o.steps, "burst": o.burst, "dead": o.dead, "timers": o.timers,
+		"future": o.future, "backlog": o.backlog, "finished": o.finished,
+	} {
+		if n < 1 || n > 1_000_000_000 {
+			return fmt.Errorf("-%s must be 1 to 1000000000, got %d", name, n)
+		}
+	}
+	for name, d := range map[string]time.Duration{"latency": o.latency, "idle": o.idle, "window": o.window, "span": o.span} {
+		if d <= 0 || d > time.Hour {
+			return fmt.Errorf("-%s must be above 0s and at most 1h, got %s", name, d)
+		}
+	}
+	if o.n < 100 || o.latency < time.Second {
+		return errors.New("-n must be at least 100 and -latency at least 1s")
+	}
+	if _, err := os.Stat(o.orchestrator); err != nil {
+		return fmt.Errorf("-orchestrator: %w; make build makes it", err)
+	}
+	return nil
 }
 
 func main() {
-	b := &bench{payload: payload()}
-	flag.IntVar(&b.n, "n", 50_000, "tasks of each throughput measurement")
-	flag.IntVar(&b.reps, "reps", 3, "repetitions; the median counts")
-	flag.IntVar(&b.latency, "latency", 2_500, "tasks of each latency measurement, enqueued at 500/s")
-	flag.IntVar(&b.steps, "steps", 200, "steps of each case of retries")
-	flag.IntVar(&b.burst, "burst", 100_000, "retries that become due within one second")
-	flag.IntVar(&b.dead, "dead", 20_000, "dead letters of each measurement")
-	flag.DurationVar(&b.window, "window", 2*time.Second, "how long each case of poison is measured")
-	flag.IntVar(&b.timers, "timers", 10_000, "tasks of each measurement of timers")
-	flag.DurationVar(&b.span, "span", time.Minute, "within how long these become due")
-	flag.IntVar(&b.future, "future", 1_000_000, "tasks that wait while enqueue is measured")
-	only := flag.String("only", "", "the parts to measure, separated by commas, of: "+partNames()+"; empty: all")
-	profile := flag.String("cpuprofile", "", "write a CPU profile of this process to a file")
-	flag.Parse()
-	if *profile != "" {
-		f, err := os.Create(*profile)
-		if err == nil {
-			err = pprof.StartCPUProfile(f)
-		}
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
-			os.Exit(1)
-		}
-		defer pprof.StopCPUProfile()
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := run(ctx, b, *only); err != nil {
+	err := mainFlood(ctx, os.Args)
+	if errors.Is(err, errNoFlood) {
+		err = mainBench(ctx)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func partNames() string {
-	names := make([]string, len(parts))
-	for i, p := range parts {
-		names[i] = p.name
+func mainBench(ctx context.Context) error {
+	o := &options{}
+	o.flags(flag.CommandLine)
+	only := flag.String("only", "", "the parts, or groups of them, to measure, separated by commas; empty: all. "+listParts())
+	small := flag.Bool("smoke", false, "make everything small: the parts are tried, not measured")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		return fmt.Errorf("there are no arguments, got %q; parts are named with -only", flag.Arg(0))
 	}
-	return strings.Join(names, ", ")
-}
-
-func run(ctx context.Context, b *bench, only string) error {
-	chosen := parts
-	if only != "" {
-		chosen = nil
-		for _, name := range strings.Split(only, ",") {
-			i := slices.IndexFunc(parts, func(p *part) bool { return p.name == strings.TrimSpace(name) })
-			if i < 0 {
-				return fmt.Errorf("-only names the part %q, want any of %s", name, partNames())
-			}
-			chosen = append(chosen, parts[i])
-		}
+	if *small {
+		o.smoke()
 	}
-	if min(b.n, b.reps, b.latency, b.steps, b.burst, b.dead, b.timers, b.future) < 1 || b.window <= 0 || b.span <= 0 {
-		return errors.New("-n, -reps, -latency, -steps, -burst, -dead, -timers, -future, -window and -span must be above 0")
+	if err := o.check(); err != nil {
+		return err
 	}
-	began := time.Now()
-	for _, p := range chosen {
-		if err := b.measure(ctx, p); err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
-		}
-	}
-	fmt.Printf("\nmeasured in %s\n", time.Since(began).Round(time.Second))
-	return nil
-}
-
-// start starts a system; window is dispatch.window, 0: the default. stop ends it.
-func (b *bench) start(ctx context.Context, window int) (stop func() error, err error) {
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	cfg := config.DefaultOrchestrator()
-	cfg.Server.Listen = "127.0.0.1:0"
-	if window > 0 {
-		cfg.Dispatch.Window = window
-	}
-	wcfg := config.DefaultWorker()
-	wcfg.Handlers = map[string]config.Handler{"unused": {Kind: "echo"}}
-	wcfg.Queues = []string{"unused"}
-	b.results, b.lead, b.filled = nil, 0, false
-	if b.dev, err = app.StartDev(ctx, app.DevOptions{Orchestrator: cfg, Worker: wcfg, Log: log}); err != nil {
-		return nil, err
-	}
-	dctx, cancel := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	go func() { done <- b.dev.Run(dctx) }()
-	stop = func() error {
-		if b.raw != nil {
-			b.raw.close()
-		}
-		if b.client != nil {
-			_ = b.client.Close()
-		}
-		cancel()
-		return errors.Join(<-done, b.dev.Close())
-	}
-	b.client, b.raw = nil, nil
-	if b.client, err = client.New("http://" + b.dev.Orchestrator.Addr()); err == nil {
-		b.raw, err = newRaw(b.dev.RedisURL, b.payload)
-	}
-	if err != nil {
-		return nil, errors.Join(err, stop())
-	}
-	return stop, nil
-}
-
-// measure starts a system, measures the part in each repetition, and reports.
-func (b *bench) measure(ctx context.Context, p *part) (err error) {
-	stop, err := b.start(ctx, p.window)
+	chosen, err := choose(*only)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stop()) }()
-	for i := range b.reps {
-		fmt.Fprintf(os.Stderr, "%s: repetition %d of %d\n", p.name, i+1, b.reps)
-		for _, step := range p.once {
-			if err := step(b, ctx); err != nil {
-				return err
-			}
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
+	if o.profile != "" {
+		if len(chosen) != 1 {
+			return errors.New("-profile is of one part: name it with -only")
+		}
+		o.reps = 1
+	}
+	return measure(ctx, os.Stdout, *o, chosen)
+}
+
+// choose returns the parts that are named, in their own order.
+func choose(only string) ([]*part, error) {
+	if only == "" {
+		return parts, nil
+	}
+	names := strings.Split(only, ",")
+	for i, n := range names {
+		names[i] = strings.TrimSpace(n)
+		if !slices.ContainsFunc(parts, func(p *part) bool { return p.name == names[i] || p.group == names[i] }) {
+			return nil, fmt.Errorf("-only names %q, which is no part and no group. %s", names[i], listParts())
 		}
 	}
-	return b.report(os.Stdout, p)
+	return slices.DeleteFunc(slices.Clone(parts), func(p *part) bool {
+		return !slices.Contains(names, p.name) && !slices.Contains(names, p.group)
+	}), nil
 }
 
-func payload() []byte {
-	b := []byte(`{"n":1,"pad":"`)
-	for len(b) < 198 {
-		b = append(b, 'x')
+// measure measures the parts, one after the other, and reports to w.
+func measure(ctx context.Context, w io.Writer, o options, chosen []*part) error {
+	began := time.Now()
+	for _, p := range chosen {
+		b := &bench{options: o, part: p, payload: payloadOf(smallPayload), systems: map[string]*system{}}
+		if err := b.measure(ctx, w); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
 	}
-	return append(b, `"}`...)
+	_, err := fmt.Fprintf(w, "\nmeasured in %s\n", time.Since(began).Round(time.Second))
+	return err
 }
-
-// concurrency is that of workers, unless a measurement is about it.
-const concurrency = 100
-
-// work runs a worker until stop is called.
-func (b *bench) work(ctx context.Context, queue string, slots int, handlers map[string]task.Handler) (stop func() error, err error) {
-	w, err := worker.New(worker.Options{
-		RedisURL: b.dev.RedisURL, Queues: []string{queue}, Concurrency: slots, IgnoreSignals: true,
-		Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		return nil, err
-	}
-	for typ, h := range handlers {
-		w.HandleRaw(typ, h)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
-	return func() error { cancel(); return <-done }, nil
-}
-
-// noopWorker runs a worker whose handler only counts, until stop is called.
-func (b *bench) noopWorker(ctx context.Context, queue string, hit func()) (stop func() error, err error) {
-	return b.work(ctx, queue, concurrency, map[string]task.Handler{noop.Name(): counting(hit)})
-}
-
-// elapsed turns a count and a start into a rate.
-func elapsed(n int, since time.Time) float64 { return float64(n) / time.Since(since).Seconds() }

@@ -15,14 +15,14 @@ import (
 
 // poison is what a type that always fails does to another one beside it.
 var poison = &part{
-	name: "poison", ratio: "alone",
+	name: "poison", group: "failures", ratio: "alone",
 	about: func(b *bench) string {
 		return fmt.Sprintf(`healthy tasks (%d in the system at any time: as one is done, another is enqueued) alone, and next to as many poison tasks in the same queue
 and worker, which fail every time, are retried after 1 ms and never give up; %s each, after %s of warm-up. The healthy type's share
 of slots is its part of the time for which slots are taken: by the handler, and by the turn from one execution to the next, as long as
 it is alone (slots / rate - handler). Where no handler takes time it is its part of the executions, and the processors are full, not the slots`, circulating, b.window, warmUp)
 	},
-	once: []func(*bench, context.Context) error{(*bench).poisoned},
+	once: []func(*bench, context.Context, *system) error{(*bench).poisoned},
 }
 
 // circulating is how many tasks of each type are in the system, warmUp how long
@@ -45,13 +45,13 @@ var mixes = []mix{
 	{"neither takes time, 100 slots", 0, 0, 100},
 }
 
-func (b *bench) poisoned(ctx context.Context) error {
+func (b *bench) poisoned(ctx context.Context, s *system) error {
 	for _, m := range mixes {
-		alone, _, err := b.run(ctx, m, false)
+		alone, _, err := s.run(ctx, m, false)
 		if err != nil {
 			return err
 		}
-		mixed, failing, err := b.run(ctx, m, true)
+		mixed, failing, err := s.run(ctx, m, true)
 		if err != nil {
 			return err
 		}
@@ -91,15 +91,15 @@ func (h *handled) taking(d time.Duration, then func(*task.Raw)) task.Handler {
 }
 
 // run measures one setting and returns the executions a second of both types.
-func (b *bench) run(ctx context.Context, m mix, withPoison bool) (ok, failing float64, err error) {
+func (s *system) run(ctx context.Context, m mix, withPoison bool) (ok, failing float64, err error) {
 	var healthy, bad handled
 	ran := make([]chan struct{}, circulating) // by the healthy task's number
 	for i := range ran {
 		ran[i] = make(chan struct{}, 1)
 	}
-	q := b.queue()
+	q := newQueue()
 	always := inject.Plan{Mode: inject.TransientError, Always: true, AfterHandler: true}
-	stop, err := b.work(ctx, q, m.slots, map[string]task.Handler{
+	stop, err := s.work(ctx, []string{q}, m.slots, map[string]task.Handler{
 		"bench.poison": inject.Wrap(always, bad.taking(m.poison, func(*task.Raw) {})),
 		"bench.healthy": healthy.taking(m.healthy, func(r *task.Raw) {
 			if i, err := strconv.Atoi(string(r.Payload)); err == nil {
@@ -112,7 +112,7 @@ func (b *bench) run(ctx context.Context, m mix, withPoison bool) (ok, failing fl
 	}
 	if withPoison {
 		most := 1000
-		_, err := b.enqueueAll(ctx, circulating, func(int) *task.Request {
+		_, err := s.enqueueAll(ctx, circulating, func(int) *task.Request {
 			return &task.Request{
 				Type: "bench.poison", Queue: q, Payload: json.RawMessage(`{}`), MaxRetries: &most,
 				Retry: &task.Retry{Strategy: "fixed", Base: time.Millisecond, NoJitter: true},
@@ -124,8 +124,8 @@ func (b *bench) run(ctx context.Context, m mix, withPoison bool) (ok, failing fl
 	}
 	cctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	failed := b.circulate(cctx, q, ran)
-	for _, d := range []time.Duration{warmUp, b.window} { // the warm-up is counted away
+	failed := s.circulate(cctx, q, ran)
+	for _, d := range []time.Duration{warmUp, s.b.window} { // the warm-up is counted away
 		healthy.n.Store(0)
 		bad.n.Store(0)
 		began := time.Now()
@@ -143,13 +143,13 @@ func (b *bench) run(ctx context.Context, m mix, withPoison bool) (ok, failing fl
 
 // circulate keeps one task a channel in the system until ctx ends; the returned
 // function waits for the end and returns what went wrong.
-func (b *bench) circulate(ctx context.Context, queue string, ran []chan struct{}) (failed func() error) {
+func (s *system) circulate(ctx context.Context, queue string, ran []chan struct{}) (failed func() error) {
 	var wg sync.WaitGroup
 	errs := make(chan error, len(ran))
 	for i, c := range ran {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				_, err := b.client.EnqueueTask(ctx, &task.Request{Type: "bench.healthy", Queue: queue, Payload: json.RawMessage(strconv.Itoa(i))})
+				_, err := s.client.EnqueueTask(ctx, &task.Request{Type: "bench.healthy", Queue: queue, Payload: json.RawMessage(strconv.Itoa(i))})
 				if err != nil {
 					if ctx.Err() == nil {
 						errs <- err

@@ -107,56 +107,67 @@ func (r *rawStreams) ack(ctx context.Context, stream string, n int, done <-chan 
 	return nil
 }
 
-func (b *bench) rawEnqueueDrain(ctx context.Context) error {
-	s, err := b.raw.stream(ctx)
+// Names of the raw loop's figures, which others are compared with.
+const (
+	rawAdd     = "raw: XADD, pipelines of 100"
+	rawDrain   = "raw: drain (XREADGROUP, XACK)"
+	rawThrough = "raw: through (XADD and drain at once)"
+)
+
+func (b *bench) rawEnqueueDrain(ctx context.Context, sys *system) error {
+	raw := sys.raw
+	s, err := raw.stream(ctx)
 	if err != nil {
 		return err
 	}
 	t := time.Now()
-	if err := b.raw.enqueue(ctx, s, b.n); err != nil {
+	if err := raw.enqueue(ctx, s, b.n); err != nil {
 		return err
 	}
-	b.add("raw: XADD, pipelines of 100", "tasks/s", "", elapsed(b.n, t))
+	b.add(rawAdd, "tasks/s", "", elapsed(b.n, t))
 	t = time.Now()
-	if err := b.raw.work(ctx, s, b.n, func(redis.XMessage) {}); err != nil {
+	if err := raw.work(ctx, s, b.n, func(redis.XMessage) {}); err != nil {
 		return err
 	}
-	b.add("raw: drain (XREADGROUP, XACK)", "tasks/s", "", elapsed(b.n, t))
-	return b.raw.c.Del(ctx, s).Err()
+	b.add(rawDrain, "tasks/s", "", elapsed(b.n, t))
+	return raw.c.Del(ctx, s).Err()
 }
 
-func (b *bench) rawThrough(ctx context.Context) error {
-	s, err := b.raw.stream(ctx)
+func (b *bench) rawThrough(ctx context.Context, sys *system) error {
+	raw := sys.raw
+	s, err := raw.stream(ctx)
 	if err != nil {
 		return err
 	}
 	t := time.Now()
 	errs := make(chan error, 1)
-	go func() { errs <- b.raw.enqueue(ctx, s, b.n) }()
-	if err := b.raw.work(ctx, s, b.n, func(redis.XMessage) {}); err != nil {
+	go func() { errs <- raw.enqueue(ctx, s, b.n) }()
+	if err := raw.work(ctx, s, b.n, func(redis.XMessage) {}); err != nil {
 		return err
 	}
-	b.add("raw: through (XADD and drain at once)", "tasks/s", "", elapsed(b.n, t))
-	return errors.Join(<-errs, b.raw.c.Del(ctx, s).Err())
+	b.add(rawThrough, "tasks/s", "", elapsed(b.n, t))
+	return errors.Join(<-errs, raw.c.Del(ctx, s).Err())
 }
 
-func (b *bench) rawLatency(ctx context.Context) error {
-	s, err := b.raw.stream(ctx)
+func (b *bench) rawLatency(ctx context.Context, sys *system) error {
+	raw := sys.raw
+	s, err := raw.stream(ctx)
 	if err != nil {
 		return err
 	}
-	lat := newLatencies(b.latency)
+	n := int(rawRate * b.latency.Seconds())
+	lat := newLatencies(n)
 	worked := make(chan error, 1)
 	go func() {
-		worked <- b.raw.work(ctx, s, b.latency, func(m redis.XMessage) {
+		worked <- raw.work(ctx, s, n, func(m redis.XMessage) {
 			var i int
 			_, _ = fmt.Sscan(m.Values["i"].(string), &i)
 			lat.started(i)
 		})
 	}()
-	err = pace(ctx, b.latency, func(i int) error {
+	err = pace(ctx, n, rawRate, func(i int) error {
 		lat.sent(i)
-		return b.raw.c.XAdd(ctx, &redis.XAddArgs{Stream: s, Values: []any{"i", i}}).Err()
+		return raw.c.XAdd(ctx, &redis.XAddArgs{Stream: s, Values: []any{"i", i}}).Err()
 	})
 	if err != nil {
 		return err
@@ -165,7 +176,7 @@ func (b *bench) rawLatency(ctx context.Context) error {
 		return err
 	}
 	p50, p99 := lat.percentiles()
-	b.add("raw: start latency at 500/s, p50", "ms", "", p50)
-	b.add("raw: start latency at 500/s, p99", "ms", "", p99)
-	return b.raw.c.Del(ctx, s).Err()
+	b.add(fmt.Sprintf("raw, %d/s: p50", rawRate), "ms", "", p50)
+	b.add(fmt.Sprintf("raw, %d/s: p99", rawRate), "ms", "", p99)
+	return raw.c.Del(ctx, s).Err()
 }

@@ -19,7 +19,7 @@ type result struct {
 func (r *result) median() float64 {
 	v := slices.Clone(r.values)
 	slices.Sort(v)
-	return v[len(v)/2]
+	return (v[len(v)/2] + v[(len(v)-1)/2]) / 2
 }
 
 // digits is how many decimals a figure is shown with.
@@ -27,7 +27,9 @@ func (r *result) digits() int {
 	switch r.unit {
 	case "ms", "of 1", "s":
 		return 2
-	case "MB":
+	case "CPU s", "CPUs":
+		return 3
+	case "MB", "% of a CPU":
 		return 1
 	}
 	return 0
@@ -44,10 +46,12 @@ func (b *bench) add(name, unit, base string, v float64) {
 	b.results = append(b.results, result{name: name, unit: unit, base: base, values: []float64{v}})
 }
 
-// report prints the figures of a part, in the order in which they were first
-// measured.
-func (b *bench) report(w io.Writer, p *part) error {
-	_, _ = fmt.Fprintf(w, "\n%s; median of %d.\n", p.about(b), b.reps)
+// report prints the figures of the part, in the order in which they were first
+// measured, and how many processors others used meanwhile: figures beside much of
+// that are not to be trusted.
+func (b *bench) report(w io.Writer, others float64) error {
+	p := b.part
+	_, _ = fmt.Fprintf(w, "\n%s; median of %d. Others used %.2f CPUs meanwhile.\n", p.about(b), b.reps, others)
 	byName := map[string]*result{}
 	for i := range b.results {
 		byName[b.results[i].name] = &b.results[i]
@@ -57,7 +61,7 @@ func (b *bench) report(w io.Writer, p *part) error {
 	for i := range b.results {
 		r := &b.results[i]
 		ratio := "-"
-		if base := byName[r.base]; base != nil {
+		if base := byName[r.base]; base != nil && base.median() > 0 {
 			ratio = fmt.Sprintf("%.2f", r.median()/base.median())
 		}
 		d := r.digits()

@@ -18,14 +18,14 @@ const backoff = 20 * time.Millisecond
 
 // retries is what a retry costs a single step.
 var retries = &part{
-	name: "retries", ratio: "no retry",
+	name: "retries", group: "failures", ratio: "no retry",
 	about: func(b *bench) string {
 		return fmt.Sprintf(`%d steps of each case, one at a time and the cases in turn; a failed attempt waits %s, which is excluded.
 A step is one task. Its latency: from the call of Enqueue until another call shows it succeeded, less the waits.
 Time per attempt: from task.created to task.succeeded less the waits, all as the event log has them, by the number of attempts;
 so an attempt is from due (by enqueue or by the retry's timer) over dispatch and run to its outcome being recorded`, b.steps, backoff)
 	},
-	once: []func(*bench, context.Context) error{(*bench).retrySteps},
+	once: []func(*bench, context.Context, *system) error{(*bench).retrySteps},
 }
 
 // retryCase is a kind of step: it fails so often before it succeeds.
@@ -52,21 +52,21 @@ func (c *retryCase) handler(ran chan<- struct{}) task.Handler {
 }
 
 // retrySteps runs steps of all cases in turn, one at a time.
-func (b *bench) retrySteps(ctx context.Context) error {
+func (b *bench) retrySteps(ctx context.Context, s *system) error {
 	cases := []*retryCase{{name: "no retry"}, {name: "one retry", retries: 1}, {name: "three retries", retries: 3}}
 	handlers, ran := map[string]task.Handler{}, make(chan struct{}, 1)
 	for _, c := range cases {
 		handlers[c.typ()] = c.handler(ran)
 	}
-	q := b.queue()
-	stop, err := b.work(ctx, q, concurrency, handlers)
+	q := newQueue()
+	stop, err := s.work(ctx, []string{q}, concurrency, handlers)
 	if err != nil {
 		return err
 	}
 	const uncounted = 20
 	for i := range uncounted + b.steps {
 		for _, c := range cases {
-			if err := b.step(ctx, q, c, ran); err != nil {
+			if err := s.step(ctx, q, c, ran); err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
 			if i < uncounted {
@@ -83,9 +83,9 @@ func (b *bench) retrySteps(ctx context.Context) error {
 }
 
 // step enqueues one task and waits until it has succeeded on record.
-func (b *bench) step(ctx context.Context, queue string, c *retryCase, ran <-chan struct{}) error {
+func (s *system) step(ctx context.Context, queue string, c *retryCase, ran <-chan struct{}) error {
 	began := time.Now()
-	e, err := b.client.EnqueueTask(ctx, &task.Request{
+	e, err := s.client.EnqueueTask(ctx, &task.Request{
 		Type: c.typ(), Queue: queue, Payload: json.RawMessage(`{}`), Retry: &task.Retry{Strategy: "fixed", Base: backoff, NoJitter: true},
 	})
 	if err != nil {
@@ -99,7 +99,7 @@ func (b *bench) step(ctx context.Context, queue string, c *retryCase, ran <-chan
 		return fmt.Errorf("task %s did not get to its last attempt within a minute", e.TaskID)
 	}
 	for {
-		t, err := b.client.Get(ctx, "", e.TaskID)
+		t, err := s.client.Get(ctx, "", e.TaskID)
 		if err != nil {
 			return err
 		}
@@ -111,7 +111,7 @@ func (b *bench) step(ctx context.Context, queue string, c *retryCase, ran <-chan
 		}
 	}
 	took := time.Since(began)
-	whole, waits, err := b.logged(ctx, e.TaskID)
+	whole, waits, err := s.logged(ctx, e.TaskID)
 	if err != nil {
 		return err
 	}
@@ -121,8 +121,8 @@ func (b *bench) step(ctx context.Context, queue string, c *retryCase, ran <-chan
 }
 
 // logged reads from a task's log how long it took and how long it had to wait.
-func (b *bench) logged(ctx context.Context, id string) (whole, waits time.Duration, err error) {
-	res, err := b.client.RPC().ListEvents(ctx, connect.NewRequest(&penstockv1.ListEventsRequest{TaskId: id}))
+func (s *system) logged(ctx context.Context, id string) (whole, waits time.Duration, err error) {
+	res, err := s.client.RPC().ListEvents(ctx, connect.NewRequest(&penstockv1.ListEventsRequest{TaskId: id}))
 	if err != nil {
 		return 0, 0, err
 	}

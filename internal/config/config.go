@@ -45,6 +45,7 @@ type Orchestrator struct {
 	Effects      Effects         `mapstructure:"effects"`
 	Metrics      Metrics         `mapstructure:"metrics"`
 	InternalJobs InternalJobs    `mapstructure:"internal_jobs"`
+	Debug        Debug           `mapstructure:"debug"`
 }
 
 // Server is the RPC listener.
@@ -146,6 +147,11 @@ type Effects struct {
 type Metrics struct {
 	Queues []string `mapstructure:"queues" doc:"Queues that metrics name and whose depth is measured, at most 50; all others are counted as other."`
 	Types  []string `mapstructure:"types" doc:"Task types that metrics name, besides those of types, at most 200; all others are counted as other."`
+}
+
+// Debug is for whoever looks for what a process spends its time on.
+type Debug struct {
+	Listen string `mapstructure:"listen" doc:"Address (host:port) of profiles of this process, for go tool pprof: /debug/pprof/. It asks nobody who they are, so the host must be 127.0.0.1, another loopback address or localhost. Empty: none."`
 }
 
 // Schedules is about recurring schedules.

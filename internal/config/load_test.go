@@ -105,7 +105,7 @@ func TestPrecedence(t *testing.T) {
 // that is not its default.
 func TestEverySetting(t *testing.T) {
 	samples := map[string]string{
-		"server.listen": ":1", "postgres.url": "postgres://h/d", "redis.url": "redis://h", "redis.key_prefix": "shop:",
+		"server.listen": ":1", "debug.listen": "127.0.0.1:6060", "postgres.url": "postgres://h/d", "redis.url": "redis://h", "redis.key_prefix": "shop:",
 		"postgres.role": "r", "retry.strategy": "fixed", "log.level": "warn", "log.format": "json",
 		"server.allowed_hosts": "penstock.example.com, *.svc.cluster.local", "server.max_connections": "70",
 		"health_listen": ":2", "queues": "a, b", "http.allow": "example.com, 10.0.0.0/8", "server": "https://h",

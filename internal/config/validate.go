@@ -2,6 +2,7 @@ package config
 
 import (
 	"net"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"strconv"
@@ -21,6 +22,9 @@ func (c Orchestrator) check() *faults {
 	f := &faults{}
 	f.rules(c)
 	f.address("server.listen", c.Server.Listen)
+	if c.Debug.Listen != "" {
+		f.loopback("debug.listen", c.Debug.Listen)
+	}
 	f.serverTLS(c.Server.TLS)
 	for _, name := range c.Server.AllowedHosts {
 		if !hostPattern.MatchString(name) {
@@ -146,6 +150,19 @@ func (f *faults) address(key, addr string) {
 		f.addf(key, "must end in a port from 0 to 65535, got %q", addr)
 	} else if strconv.FormatUint(n, 10) != port {
 		f.addf(key, "must end in a plain port number, got %q", addr)
+	}
+}
+
+// loopback checks host:port of a listener that only this machine may reach. The
+// host must say so: a name could be resolved to anything.
+func (f *faults) loopback(key, addr string) {
+	f.address(key, addr)
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil || host == "localhost" {
+		return
+	}
+	if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
+		f.addf(key, "must be an address of this machine alone, such as 127.0.0.1:6060, got %q", addr)
 	}
 }
 

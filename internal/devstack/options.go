@@ -53,6 +53,15 @@ type Options struct {
 	// combined with Durable.
 	FsyncOff bool
 
+	// Stock leaves Postgres the settings that initdb writes, but for addresses and
+	// MaxConnections: what is measured is what others have. Without it Postgres
+	// has more memory and less WAL.
+	Stock bool
+
+	// Preload is shared_preload_libraries of Postgres, such as pg_stat_statements,
+	// whose files must be installed. Empty: none.
+	Preload string
+
 	// TCP makes both servers listen on 127.0.0.1, each on a free port and with
 	// a generated password, so that containers in the host's network and other
 	// users' processes can connect; PostgresURL and RedisURL then hold TCP

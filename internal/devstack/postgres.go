@@ -149,14 +149,21 @@ func (s *postgresServer) args() []string {
 		"port=" + strconv.Itoa(s.port),
 		"unix_socket_permissions=0700",
 		"max_connections=" + strconv.Itoa(s.MaxConnections),
-		"shared_buffers=256MB",
-		"wal_compression=on",
-		"max_wal_size=2GB",
-		"timezone=UTC",
-		"log_timezone=UTC",
-		"log_destination=stderr",
-		"logging_collector=off",
-		"log_line_prefix=%m [%p] %q%u@%d ",
+	}
+	if !s.Stock {
+		settings = append(settings,
+			"shared_buffers=256MB",
+			"wal_compression=on",
+			"max_wal_size=2GB",
+			"timezone=UTC",
+			"log_timezone=UTC",
+			"log_destination=stderr",
+			"logging_collector=off",
+			"log_line_prefix=%m [%p] %q%u@%d ",
+		)
+	}
+	if s.Preload != "" {
+		settings = append(settings, "shared_preload_libraries="+s.Preload)
 	}
 	if s.FsyncOff {
 		settings = append(settings, "fsync=off", "synchronous_commit=off", "full_page_writes=off")

@@ -73,6 +73,17 @@ func TestOneServerOnly(t *testing.T) {
 	}
 }
 
+// TestStockPostgres: what initdb leaves is what counts, but for what was asked for.
+func TestStockPostgres(t *testing.T) {
+	t.Parallel()
+	s := mustStart(t, Options{Postgres: true, Stock: true, Preload: "auto_explain"})
+	for name, want := range map[string]string{"max_wal_size": "1GB", "wal_compression": "off", "fsync": "on", "shared_preload_libraries": "auto_explain"} {
+		if got := queryOne(t, s.PostgresURL, "SHOW "+name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+}
+
 func TestTCP(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

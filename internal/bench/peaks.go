@@ -1,11 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"os"
-	"runtime"
-	"runtime/metrics"
 	"strconv"
 	"sync"
 	"time"
@@ -15,14 +11,13 @@ import (
 
 // peaks are the most of what was seen while something was measured.
 type peaks struct {
-	heap, rss float64 // MB, of this process
-	redis     float64 // MB, all of Redis
-	entries   float64 // of the queue's stream, not acknowledged
+	rss     float64 // MB, of the orchestrator
+	redis   float64 // MB, all of Redis
+	entries float64 // of the queue's stream, not acknowledged
 }
 
 // watchPeaks looks every 20 ms until stop is called.
-func (b *bench) watchPeaks(ctx context.Context, queue string) (stop func() peaks) {
-	runtime.GC() // what was needed before is not counted
+func (s *system) watchPeaks(ctx context.Context, queue string) (stop func() peaks) {
 	ctx, cancel := context.WithCancel(ctx)
 	var p peaks
 	var wg sync.WaitGroup
@@ -30,9 +25,9 @@ func (b *bench) watchPeaks(ctx context.Context, queue string) (stop func() peaks
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
 		for {
-			p.heap, p.rss = max(p.heap, liveHeap()), max(p.rss, resident())
-			p.redis = max(p.redis, b.raw.memory(ctx))
-			p.entries = max(p.entries, float64(b.raw.open(ctx, protocol.TaskStream(queue), protocol.GroupWorkers)))
+			p.rss = max(p.rss, nowRSS(s.orchestrators[0].pid()))
+			p.redis = max(p.redis, s.raw.memory(ctx))
+			p.entries = max(p.entries, float64(s.raw.open(ctx, protocol.TaskStream(queue), protocol.GroupWorkers)))
 			select {
 			case <-ctx.Done():
 				return
@@ -41,24 +36,6 @@ func (b *bench) watchPeaks(ctx context.Context, queue string) (stop func() peaks
 		}
 	})
 	return func() peaks { cancel(); wg.Wait(); return p }
-}
-
-// liveHeap is what the last collection found in use, in MB.
-func liveHeap() float64 {
-	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	metrics.Read(s)
-	return float64(s[0].Value.Uint64()) / 1e6
-}
-
-// resident is this process' RSS in MB; 0 where there is no /proc.
-func resident() float64 {
-	b, err := os.ReadFile("/proc/self/statm")
-	f := bytes.Fields(b)
-	if err != nil || len(f) < 2 {
-		return 0
-	}
-	pages, _ := strconv.ParseFloat(string(f[1]), 64)
-	return pages * float64(os.Getpagesize()) / 1e6
 }
 
 // memory is Redis' used memory in MB; 0 if it does not answer.

@@ -1,0 +1,1 @@
+DROP FUNCTION bench_day(text, date, int, json), bench_ids(timestamptz, int);
