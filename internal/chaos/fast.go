@@ -79,7 +79,7 @@ const fastTick = 50 * time.Millisecond
 
 // inFlight is how many batches of one producer may wait for their answers: an
 // orchestrator that stands still must not hold up what the others can take.
-const inFlight = 4
+const inFlight = 2
 
 // produceFast is produce for the load in full batches.
 func (l *load) produceFast(ctx, hard context.Context, seed uint64, urls []string, share int) error {
