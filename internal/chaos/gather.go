@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -237,8 +238,12 @@ func (h *harness) records(ctx context.Context) (next func() (*check.Record, erro
 	}, func() { trows.Close(); erows.Close(); release() }, nil
 }
 
+// tightGC is how much garbage, in percent of what is used, may pile up in judge.
+const tightGC = 30
+
 // judge compares everything.
 func (h *harness) judge(ctx context.Context, rep *report) error {
+	defer debug.SetGCPercent(debug.SetGCPercent(tightGC)) // all tasks and executions are in memory
 	hist, err := h.history()
 	if err != nil {
 		return err
