@@ -169,12 +169,16 @@ func (l *load) sendFast(ctx context.Context, c *client.Client, reqs []*task.Requ
 	}
 }
 
+// backlogEvery is how often the backlog is counted: at thousands of tasks a second
+// that is work for Postgres, too.
+const backlogEvery = 2 * time.Second
+
 // watchBacklog stops the fast load while more than its bound has not ended. What is
 // not known, for Postgres is away, stays as it was.
 func (h *harness) watchBacklog(ctx context.Context) {
 	f, last := h.load.fast, time.Now()
-	for pause(ctx, 250*time.Millisecond) == nil {
-		call, cancel := context.WithTimeout(ctx, 2*time.Second)
+	for pause(ctx, backlogEvery) == nil {
+		call, cancel := context.WithTimeout(ctx, backlogEvery)
 		var n int64
 		err := h.db.QueryRow(call, "SELECT count(*) FROM tasks WHERE state NOT IN ('succeeded', 'failed', 'cancelled')").Scan(&n)
 		cancel()
