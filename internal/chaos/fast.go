@@ -210,8 +210,9 @@ type fastReport struct {
 }
 
 func (f *fastReport) String() string {
-	return fmt.Sprintf("%.0f tasks/s accepted, %.0f finished, on average over the whole load; cheap ones: %.0f/s asked for of %d/s, %d owed in the end; paused for %.1fs by a backlog of %d at most",
-		f.Accepted, f.Finished, f.Offered, f.Rate, f.Owed, f.Paused, f.Backlog)
+	return fmt.Sprintf("%.0f tasks/s accepted, %.0f finished, on average over the whole load", f.Accepted, f.Finished) +
+		fmt.Sprintf("; cheap ones: %.0f/s asked for of %d/s, %d owed in the end", f.Offered, f.Rate, f.Owed) +
+		fmt.Sprintf("; paused for %.1fs by a backlog of %d at most", f.Paused, f.Backlog)
 }
 
 // endFast takes the numbers at the end of the load.

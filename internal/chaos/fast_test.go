@@ -92,7 +92,8 @@ func TestAtLeast(t *testing.T) {
 		for i := range 30 {
 			v.Finished = append(v.Finished, from.Add(time.Duration(i)*time.Second/2))
 		}
-		r := &report{h: &harness{options: options{atLeast: atLeast}}, Verdict: v, loadFrom: from, loadTo: from.Add(10 * time.Second), Fast: &fastReport{}}
+		h := &harness{options: options{atLeast: atLeast}}
+		r := &report{h: h, Verdict: v, loadFrom: from, loadTo: from.Add(10 * time.Second), Fast: &fastReport{}}
 		r.judgeFast()
 		if v.OK() != want || r.Fast.Finished != 2 {
 			t.Errorf("at least %d: %v, %.1f finished", atLeast, v.Counts, r.Fast.Finished)

@@ -138,14 +138,19 @@ func (l *load) produce(ctx, hard context.Context, seed uint64, urls []string, sh
 	defer cancels.Wait()
 	pace := time.NewTicker(tick)
 	defer pace.Stop()
-	owed := 0.0
+	owed, last := 0.0, time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-pace.C:
 		}
-		owed += float64(l.rate) * tick.Seconds() / producers
+		passed := tick
+		if l.fast != nil { // beside it calls take longer than a tick: what they made late is owed
+			passed = time.Since(last)
+		}
+		last = time.Now()
+		owed += float64(l.rate) * passed.Seconds() / producers
 		n := int(owed)
 		owed -= float64(n)
 		reqs := make([]*task.Request, n)
