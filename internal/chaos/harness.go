@@ -64,6 +64,9 @@ func newHarness(ctx context.Context, o options) (h *harness, err error) {
 	if h.planned, err = schedule(o); err != nil {
 		return nil, err
 	}
+	if o.fast > 0 {
+		h.load.fast = &fast{rate: o.fast}
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.close())
@@ -147,6 +150,12 @@ func (h *harness) run(ctx context.Context) (*report, error) {
 			urls = append(urls, h.orchestrators[(i+j)%orchestrators].proxies["http"].URL)
 		}
 		g.Go(func() error { return h.load.produce(loading, gctx, h.seed, urls, i) })
+		if h.load.fast != nil {
+			g.Go(func() error { return h.load.produceFast(loading, gctx, h.seed, urls, i) })
+		}
+	}
+	if h.load.fast != nil {
+		g.Go(func() error { h.watchBacklog(loading); return nil })
 	}
 	answering, stopPerson := context.WithCancel(hard)
 	defer stopPerson()
@@ -174,7 +183,8 @@ func (h *harness) run(ctx context.Context) (*report, error) {
 	after := h.census(ctx)
 	rep.loadTo = time.Now()
 	stopLoad()
-	time.AfterFunc(drainLimit, cancel)
+	rep.endFast()
+	time.AfterFunc(h.drainLimit(), cancel)
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}

@@ -30,10 +30,14 @@ type load struct {
 	rate       int
 	visibility time.Duration
 	n          atomic.Int64
+	// fast is the load in full batches beside it, nil if there is none.
+	fast *fast
 
 	mu      sync.Mutex
 	tasks   map[string]*check.Task
 	refused []string // answers that no enqueue should get
+	// answered counts the tasks that were accepted.
+	answered int
 	// late are the longest time until an enqueue was answered.
 	late time.Duration
 }
@@ -100,7 +104,7 @@ var kinds = []kind{
 }
 
 // request makes one task of a random kind.
-func (l *load) request(r *rand.Rand) (*task.Request, *check.Task) {
+func (l *load) request(r *rand.Rand, kinds []kind) (*task.Request, *check.Task) {
 	k, at := kinds[0], r.IntN(1000)
 	for _, k = range kinds {
 		if at -= k.weight; at < 0 {
@@ -134,23 +138,26 @@ func (l *load) produce(ctx, hard context.Context, seed uint64, urls []string, sh
 	defer cancels.Wait()
 	pace := time.NewTicker(tick)
 	defer pace.Stop()
-	owed := 0.0
+	owed, last := 0.0, time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-pace.C:
 		}
-		owed += float64(l.rate) * tick.Seconds() / producers
+		passed := tick
+		if l.fast != nil { // beside it calls take longer than a tick: what they made late is owed
+			passed = time.Since(last)
+		}
+		last = time.Now()
+		owed += float64(l.rate) * passed.Seconds() / producers
 		n := int(owed)
 		owed -= float64(n)
 		reqs := make([]*task.Request, n)
 		for i := range reqs {
 			var t *check.Task
-			reqs[i], t = l.request(r)
-			l.mu.Lock()
-			l.tasks[reqs[i].TaskID] = t
-			l.mu.Unlock()
+			reqs[i], t = l.request(r, kinds)
+			l.asked(reqs[i].TaskID, t)
 		}
 		l.enqueue(hard, c, reqs)
 		if r.IntN(20) == 0 { // a repeat must find what is there
@@ -181,7 +188,7 @@ func (l *load) enqueue(ctx context.Context, c *client.Client, reqs []*task.Reque
 		for i, r := range res {
 			switch {
 			case r.Err == nil:
-				l.accepted(reqs[i].TaskID, time.Since(began))
+				l.accepted(reqs[i].TaskID, r.Value.TaskID, time.Since(began))
 			case protocol.CodeOf(r.Err) != "":
 				l.refuse(fmt.Sprintf("task %s: %v", reqs[i].TaskID, r.Err))
 			default:
@@ -197,16 +204,44 @@ func (l *load) enqueue(ctx context.Context, c *client.Client, reqs []*task.Reque
 	}
 }
 
-func (l *load) accepted(id string, took time.Duration) {
+// asked notes that a task is about to be asked for.
+func (l *load) asked(id string, t *check.Task) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tasks[id].Accepted = true
+	l.tasks[id] = t
+}
+
+// accepted notes the answer to the request with an id: it names a task, which is
+// another request's only if they share a key.
+func (l *load) accepted(id, answer string, took time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.tasks[id]
 	l.late = max(l.late, took)
+	if l.tasks[answer] != t {
+		l.refused1(fmt.Sprintf("task %s was answered with %s, which is another", id, answer))
+		return
+	}
+	if !t.Accepted {
+		l.answered++
+	}
+	if t.Accepted = true; t.Key == nil {
+		return
+	}
+	if told := t.Key.Answer; told != "" && told != answer {
+		l.refused1(fmt.Sprintf("task %s was answered with %s, and before with %s", id, answer, told))
+	}
+	t.Key.Answer = answer
 }
 
 func (l *load) refuse(what string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.refused1(what)
+}
+
+// refused1 needs mu.
+func (l *load) refused1(what string) {
 	if len(l.refused) < 20 {
 		l.refused = append(l.refused, what)
 	}

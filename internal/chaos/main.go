@@ -25,10 +25,12 @@ type options struct {
 	duration, visibility time.Duration
 	seed                 uint64
 	rate                 int
-	faults               string
-	dir, json            string
-	keep                 bool
-	orchestrator         string
+	// fast, backlog and atLeast are those of the load in full batches.
+	fast, backlog, atLeast int
+	faults                 string
+	dir, json              string
+	keep                   bool
+	orchestrator           string
 	// mutant is the bug that all processes have; see package mutant.
 	mutant string
 	// out gets the report, progress what goes on.
@@ -44,6 +46,9 @@ func main() {
 	flag.DurationVar(&o.visibility, "visibility", 3*time.Second, "the visibility timeout of all processes")
 	flag.Uint64Var(&o.seed, "seed", 0, "decides which faults there are, when and where; 0: a random one, which is printed")
 	flag.IntVar(&o.rate, "rate", 120, "tasks enqueued a second")
+	flag.IntVar(&o.fast, "fast", 0, "cheap tasks enqueued a second in full batches, beside those of -rate; 0: none")
+	flag.IntVar(&o.backlog, "backlog", 50_000, "the load of -fast pauses while more tasks than this have not ended")
+	flag.IntVar(&o.atLeast, "at-least", 0, "fail if fewer tasks a second ended on average, outages and pauses included")
 	flag.StringVar(&o.faults, "faults", "", "only these faults, separated by commas, each with its number if wanted (kill-worker=10); empty: all; list: show them")
 	flag.StringVar(&o.dir, "dir", "", "directory for data and logs; empty: a temporary one")
 	flag.BoolVar(&o.keep, "keep", false, "keep the directory; it is kept anyway if the run fails")
@@ -87,6 +92,9 @@ func exit(err error) {
 func run(ctx context.Context, o options) (_ *report, err error) {
 	if o.duration < 20*time.Second || o.visibility < 2*time.Second || o.rate < 1 {
 		return nil, errors.New("-duration must be at least 20s, -visibility 2s and -rate 1")
+	}
+	if o.fast < 0 || o.fast > maxFast || o.backlog < maxBatch || o.atLeast < 0 {
+		return nil, fmt.Errorf("-fast must be 0 to %d, -backlog at least %d and -at-least not negative", maxFast, maxBatch)
 	}
 	if o.dir == "" {
 		if o.dir, err = os.MkdirTemp("", "penstock-chaos-"); err != nil {

@@ -38,6 +38,8 @@ type report struct {
 	Undisturbed map[string]float64 `json:"undisturbed_recovery_seconds"`
 	// Throughput is in finished tasks a second, by phase.
 	Throughput map[string]float64 `json:"throughput"`
+	// Fast is what the load in full batches came to, nil if there was none.
+	Fast *fastReport `json:"fast,omitempty"`
 	// SlowestEnqueue and Drained are in seconds.
 	SlowestEnqueue float64 `json:"slowest_enqueue_seconds"`
 	Drained        float64 `json:"drained_seconds"`
@@ -57,6 +59,7 @@ const (
 	ruleRefused  check.Rule = "refused"            // no enqueue of a valid task is refused
 	ruleSchedule check.Rule = "schedule"           // every fault of the schedule was done
 	ruleGrowth   check.Rule = "growth"             // goroutines and connections do not grow
+	ruleRate     check.Rule = "rate"               // with -at-least, so many tasks a second ended
 	ruleNothing  check.Rule = "nothing_was_tested" // there were reclaims, fenced outcomes, effects in doubt
 )
 
@@ -93,7 +96,7 @@ func (r *report) finish() {
 	h := r.h
 	r.Seed, r.Duration, r.Mutant = h.seed, h.duration.String(), h.mutant
 	for _, what := range r.quiet {
-		r.fail(ruleDrain, "left after %s: %s", drainLimit, what)
+		r.fail(ruleDrain, "left after %s: %s", h.drainLimit(), what)
 	}
 	for _, s := range append(h.orchestrators[:orchestrators:orchestrators], h.workers...) {
 		_, unasked := s.history()
@@ -133,6 +136,7 @@ func (r *report) finish() {
 	r.Throughput = map[string]float64{
 		"before": r.rate(r.loadFrom.Add(2*time.Second), r.faultsFrom), "during": r.rate(r.faultsFrom, r.faultsTo), "after": r.rate(r.faultsTo, r.loadTo),
 	}
+	r.judgeFast()
 	r.SlowestEnqueue, r.Drained = h.load.late.Seconds(), r.drained.Sub(r.loadTo).Seconds()
 	r.OK = r.Verdict.OK()
 }
@@ -185,6 +189,9 @@ func (r *report) print(w io.Writer) {
 	row("recovery", recovery, r.Recovery["count"], r.Recovery["p50"], r.Recovery["p99"], r.Recovery["max"])
 	row("of it, no other fault", recovery, r.Undisturbed["count"], r.Undisturbed["p50"], r.Undisturbed["p99"], r.Undisturbed["max"])
 	row("throughput", "%.0f tasks/s before the faults, %.0f during, %.0f after", r.Throughput["before"], r.Throughput["during"], r.Throughput["after"])
+	if f := r.Fast; f != nil {
+		row("all of it", "%s", f)
+	}
 	row("slowest enqueue", "%.2fs until it was answered", r.SlowestEnqueue)
 	row("drained", "%.2fs after the last enqueue", r.Drained)
 	row("verify", "%d tasks, %d events: %d differences", r.Verified.Tasks, r.Verified.Events, r.Verified.Differences)

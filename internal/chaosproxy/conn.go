@@ -17,6 +17,8 @@ type conn struct {
 	client, server net.Conn
 	protocol       protocol
 	once           sync.Once
+	// out are commands that are not forwarded yet; only requests uses it.
+	out []byte
 
 	mu      sync.Mutex
 	rule    *active // applies to this connection: its replies are lost
@@ -38,7 +40,8 @@ func (c *conn) close() {
 	})
 }
 
-// requests forwards commands one by one.
+// requests forwards commands. Those that come at once go on at once, unless a rule
+// applies to one of them.
 func (c *conn) requests() {
 	defer c.close()
 	var buf []byte
@@ -58,10 +61,20 @@ func (c *conn) requests() {
 			}
 			buf = buf[l:]
 		}
-		if err != nil || c.sent() != nil {
+		if c.flush() != nil || err != nil || c.sent() != nil {
 			return
 		}
 	}
+}
+
+// flush forwards what command left.
+func (c *conn) flush() error {
+	if len(c.out) == 0 {
+		return nil
+	}
+	_, err := c.server.Write(c.out)
+	c.out = c.out[:0]
+	return err
 }
 
 // patience is how long a client that a rule applies to may take between two
@@ -104,7 +117,7 @@ func (c *conn) end() {
 	}
 }
 
-// command forwards one command, or cuts the connection before it.
+// command takes one command to be forwarded, or cuts the connection before it.
 func (c *conn) command(b []byte) error {
 	inForce, rewrite := c.proxy.current()
 	c.mu.Lock()
@@ -112,8 +125,8 @@ func (c *conn) command(b []byte) error {
 	if rule == nil {
 		rule = inForce
 	}
-	cut := false
-	if rule != nil && rule.Match(b) {
+	cut, matches := false, rule != nil && rule.Match(b)
+	if matches {
 		if c.rule == nil && rule.Silent {
 			defer c.proxy.applied(rule)
 		}
@@ -123,14 +136,17 @@ func (c *conn) command(b []byte) error {
 	}
 	c.mu.Unlock()
 	if cut {
+		_ = c.flush()
 		c.finish()
 		return errCut
 	}
 	if rewrite != nil {
 		b = rewrite(b)
 	}
-	_, err := c.server.Write(b)
-	return err
+	if c.out = append(c.out, b...); matches {
+		return c.flush()
+	}
+	return nil
 }
 
 // sent asks the server, after all that the client has sent, for a sign that it

@@ -40,6 +40,12 @@ func newScene() *scene {
 	}
 }
 
+// keyed has a second request, "u", ask for the task by the same key.
+func keyed(s *scene) {
+	s.Tasks["t"].Key = &Key{Answer: "t"}
+	s.Tasks["u"] = s.Tasks["t"]
+}
+
 // run is an execution that ends well; its entry is named after its worker and
 // delivery.
 func run(worker string, delivery int64, from, to float64) Execution {
@@ -81,6 +87,26 @@ func (s *scene) check(t *testing.T) *Verdict {
 	return v
 }
 
+// Of the requests with one key only one may become a task, and it counts once.
+func TestTwoTasksOfOneKey(t *testing.T) {
+	t.Parallel()
+	s := newScene()
+	keyed(s)
+	u := *s.r
+	u.ID, s.Executions["u"] = "u", s.Executions["t"]
+	rs := []*Record{s.r, &u, nil}
+	v, err := Check(&s.History, func() (r *Record, _ error) {
+		r, rs = rs[0], rs[1:]
+		return r, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v.Counts[RuleKey] != 2 || len(v.Counts) != 1 || v.Asked != 1 || v.Accepted != 1 {
+		t.Errorf("%v, %d asked for, %d accepted", v.Counts, v.Asked, v.Accepted)
+	}
+}
+
 func TestRules(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -95,6 +121,10 @@ func TestRules(t *testing.T) {
 		"still running":                    {func(s *scene) { s.r.State = "running"; s.r.Events = s.r.Events[:2] }, []Rule{RuleLost}},
 		"back from the dead":               {func(s *scene) { s.r.State = "queued" }, []Rule{RuleLost, RuleTerminal}},
 		"nobody asked for it":              {func(s *scene) { delete(s.Tasks, "t") }, []Rule{RuleInvented}},
+		"one task of two with its key":     {keyed, nil},
+		"one task, the key not answered":   {func(s *scene) { keyed(s); s.Tasks["t"].Accepted, s.Tasks["t"].Key.Answer = false, "" }, nil},
+		"no task of two with its key":      {func(s *scene) { keyed(s); s.r = nil }, []Rule{RuleLost}},
+		"another than the key's answer":    {func(s *scene) { keyed(s); s.Tasks["t"].Key.Answer = "u" }, []Rule{RuleKey}},
 		"two terminal events":              {func(s *scene) { s.r.Events = append(s.r.Events, outcome("task.succeeded", "a", 1, 3)) }, []Rule{RuleTerminal}},
 		"the terminal event of another":    {func(s *scene) { s.r.Events[2].Type = "task.cancelled" }, []Rule{RuleTerminal}},
 		"failed, but never fails":          {func(s *scene) { s.r.State, s.r.DeadLetter = "failed", true; s.r.Events[2].Type = "task.failed" }, []Rule{RuleEnd}},

@@ -25,6 +25,19 @@ type Task struct {
 	// was told that the task is cancelled, zero if it never was.
 	CancelAsked bool
 	Cancelled   time.Time
+	// Key is set if several requests, each with an id of its own, ask for the task
+	// by an idempotency key: History.Tasks has it under each of these ids.
+	Key *Key
+
+	// counted and found: Check has met it among the tasks that were asked for, and in
+	// Postgres.
+	counted, found bool
+}
+
+// Key is an idempotency key that several requests have.
+type Key struct {
+	// Answer is the id that the client was told, "" if it got no answer.
+	Answer string
 }
 
 // Endings of an execution.

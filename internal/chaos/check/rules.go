@@ -14,6 +14,9 @@ const (
 	RuleLost Rule = "lost"
 	// RuleInvented: Postgres has no task that nobody asked for.
 	RuleInvented Rule = "invented"
+	// RuleKey: the requests that share an idempotency key become one task, which
+	// is the one that they are answered with.
+	RuleKey Rule = "key_twice"
 	// RuleTerminal: a task that has ended has one terminal event, as its last
 	// state says.
 	RuleTerminal Rule = "terminal"
@@ -78,6 +81,7 @@ func (j *judge) all() []Violation {
 		j.fail(RuleInvented, "task of state %s that nobody asked for", j.r.State)
 		return j.found
 	}
+	j.key()
 	j.ended()
 	j.result()
 	j.outcomes()
@@ -86,6 +90,20 @@ func (j *judge) all() []Violation {
 	j.thefts()
 	j.cancel()
 	return j.found
+}
+
+// key also notes that the task is there.
+func (j *judge) key() {
+	again := j.t.found
+	if j.t.found = true; j.t.Key == nil {
+		return
+	}
+	if again {
+		j.fail(RuleKey, "it is the second task of its idempotency key")
+	}
+	if told := j.t.Key.Answer; told != "" && told != j.id {
+		j.fail(RuleKey, "the client was answered with task %s for its idempotency key", told)
+	}
 }
 
 func terminal(typ string) bool {

@@ -44,7 +44,6 @@ const perRule = 5
 func Check(h *History, next func() (*Record, error)) (*Verdict, error) {
 	h.prepare()
 	v := &Verdict{ByState: map[string]int{}, Histogram: map[int]int{}, Ended: map[string]int{}, Counts: map[Rule]int{}}
-	seen := make(map[string]bool, len(h.Tasks))
 	for {
 		r, err := next()
 		if err != nil {
@@ -53,7 +52,6 @@ func Check(h *History, next func() (*Record, error)) (*Verdict, error) {
 		if r == nil {
 			break
 		}
-		seen[r.ID] = true
 		j := &judge{h: h, id: r.ID, t: h.Tasks[r.ID], r: r, xs: h.Executions[r.ID]}
 		v.count(h, j)
 		for _, f := range j.all() {
@@ -62,10 +60,14 @@ func Check(h *History, next func() (*Record, error)) (*Verdict, error) {
 		}
 	}
 	for id, t := range h.Tasks {
+		if t.counted {
+			continue
+		}
+		t.counted = true
 		if v.Asked++; !t.Accepted {
 			continue
 		}
-		if v.Accepted++; !seen[id] {
+		if v.Accepted++; !t.found {
 			v.Fail(Violation{Rule: RuleLost, Task: id, Text: "its enqueue was answered, and Postgres does not have it"})
 		}
 	}
