@@ -30,9 +30,9 @@ func TestTamperedDependencies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		names[protocol.ID(res.Task.ID).String()] = name
+		names[protocol.ID(res.Task().ID).String()] = name
 		if tamper != "" {
-			if tag, err := r.DB.Exec(t.Context(), tamper, res.Task.ID); err != nil || tag.RowsAffected() != 1 {
+			if tag, err := r.DB.Exec(t.Context(), tamper, res.Task().ID); err != nil || tag.RowsAffected() != 1 {
 				t.Fatalf("%s: %v rows, %v", tamper, tag.RowsAffected(), err)
 			}
 		}

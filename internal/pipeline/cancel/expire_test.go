@@ -102,7 +102,7 @@ func TestNoDispatchAfterExpiry(t *testing.T) {
 	id := r.Enqueue(t, q)[0]
 	r.WaitState(t, protocol.StateCancelled, id)
 	res, err := r.Enqueuer.Enqueue(t.Context(), q)
-	if err != nil || !res.Hit || protocol.ID(res.Task.ID) != id || res.Task.State != "cancelled" {
+	if err != nil || !res.Hit || protocol.ID(res.Task().ID) != id || res.Task().State != "cancelled" {
 		t.Errorf("repeat: %+v, %v", res, err)
 	}
 	wantTombstones(t, r, 0, 0)

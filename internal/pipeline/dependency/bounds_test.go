@@ -73,7 +73,7 @@ func TestLongResultsAreNotRead(t *testing.T) {
 				return err
 			}
 			if rows, err = dbsqlc.New(tx).DependencyResults(t.Context(), dbsqlc.DependencyResultsParams{
-				TaskIds: []pgid.ID{res.Task.ID}, AfterPosition: -1, MaxRows: 10, MaxBytes: most,
+				TaskIds: []pgid.ID{res.Task().ID}, AfterPosition: -1, MaxRows: 10, MaxBytes: most,
 			}); err != nil {
 				return err
 			}

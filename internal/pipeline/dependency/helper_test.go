@@ -60,7 +60,7 @@ func graph(t *testing.T, r *testkit.Rig, rs ...*enqueue.Request) map[string]prot
 	}
 	ids := map[string]protocol.ID{}
 	for i, x := range res {
-		ids[rs[i].Name] = protocol.ID(x.Task.ID)
+		ids[rs[i].Name] = protocol.ID(x.Task().ID)
 	}
 	return ids
 }

@@ -125,7 +125,7 @@ func TestAKeyUsedAgainIsAnotherAct(t *testing.T) {
 				r.Ack(t, h)
 				r.dead(t, next)
 				hit, err := r.Enqueuer.EnqueueAll(t.Context(), []*enqueue.Request{{Type: "t", Payload: []byte("{}"), IdempotencyKey: key}})
-				if err != nil || !hit[0].Value.Hit || protocol.ID(hit[0].Value.Task.ID) != h.ID {
+				if err != nil || !hit[0].Value.Hit || protocol.ID(hit[0].Value.Task().ID) != h.ID {
 					t.Errorf("act %d: a repeat: %+v, %v", n, hit, err)
 				}
 				r.expire(t)

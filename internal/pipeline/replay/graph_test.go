@@ -35,7 +35,7 @@ func tree(t *testing.T, r *testkit.Rig, on map[string][]string) map[string]proto
 	}
 	ids := map[string]protocol.ID{}
 	for i, x := range res {
-		ids[rs[i].Name] = protocol.ID(x.Task.ID)
+		ids[rs[i].Name] = protocol.ID(x.Task().ID)
 	}
 	return ids
 }
