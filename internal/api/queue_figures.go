@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/penstock-dev/penstock/internal/store"
+	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	penstockv1 "github.com/penstock-dev/penstock/protocol/penstock/v1"
 )
 
@@ -81,16 +82,20 @@ func (f *queueFigures) look(ctx context.Context) (*allQueues, error) {
 		q.states = append(q.states, &penstockv1.StateCount{State: s.State, Count: s.Tasks})
 		all.cut = all.cut || s.Cut
 	}
-	enqueued, err := f.store.RecentlyEnqueued(ctx, rateWindow.Milliseconds(), maxRecent)
+	var enqueued []*dbsqlc.RecentlyEnqueuedRow
+	var ended []*dbsqlc.RecentlyEndedRow
+	err = f.store.Look(ctx, func(q *dbsqlc.Queries) (err error) {
+		if enqueued, err = q.RecentlyEnqueued(ctx, rateWindow.Milliseconds(), maxRecent); err != nil {
+			return err
+		}
+		ended, err = q.RecentlyEnded(ctx, maxRecent, rateWindow.Milliseconds())
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range enqueued {
 		of(r.Queue).enqueued = all.rate(r.Tasks, r.CoveredMs)
-	}
-	ended, err := f.store.RecentlyEnded(ctx, maxRecent, rateWindow.Milliseconds())
-	if err != nil {
-		return nil, err
 	}
 	for _, r := range ended {
 		q, rate := of(r.Queue), all.rate(r.Tasks, r.CoveredMs)

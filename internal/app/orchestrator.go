@@ -255,6 +255,7 @@ func (o *Orchestrator) applied(a result.Applied) {
 	if len(a.Terminal) > 0 {
 		o.waits.Done(a.Terminal)
 	}
+	o.dispatch.Moved()
 	if !a.Due.IsZero() {
 		o.dispatch.Wake(a.Due)
 	}

@@ -104,12 +104,7 @@ func scans(node map[string]any, leads map[string]string, limited bool) (out []st
 	switch kind {
 	case "Limit":
 		limited = true
-	case "Sort":
-		if below := plans[0].(map[string]any)["Node Type"]; limited && (below == "Append" || below == "Merge Append") {
-			out = append(out, fmt.Sprintf("Sort by %v of all that a limit then cuts", node["Sort Key"]))
-		}
-		limited = false
-	case "Aggregate", "Hash", "ModifyTable", "CTE Scan", "Recursive Union":
+	case "Sort", "Aggregate", "Hash", "ModifyTable", "CTE Scan", "Recursive Union":
 		limited = false
 	case "Seq Scan":
 		if large.MatchString(relation) {

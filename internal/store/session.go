@@ -40,10 +40,7 @@ var session = with(common, map[string]string{
 	"enable_mergejoin": "off",
 	"enable_material":  "off", // of a table that is read from end to end to be looked through for each row
 	"enable_nestloop":  "on",
-	// An index in order of the first column, and small sorts after it, not one sort
-	// of all there is.
-	"enable_sort":                     "off",
-	"enable_incremental_sort":         "on",
+	// Whoever counts or verifies must not take the processors of those who work.
 	"max_parallel_workers_per_gather": "0",
 	"jit":                             "off", // the penalties above would set it off
 	// A process that was stopped in mid-transaction must not hold its row locks

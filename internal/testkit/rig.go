@@ -108,6 +108,7 @@ func NewRig(t testing.TB, s Stores, cfg config.Orchestrator) *Rig {
 		Store: r.Store, Redis: r.Client, DeadLetters: r.DeadLetter, Consumer: r.Consumer, MaxBatch: cfg.Result.MaxBatch,
 		Consumers: cfg.Result.Consumers, TakeOver: cfg.Result.TakeOver, Env: r.Env, Judged: r.Alerts.Judged, Lost: lost, Log: log,
 		Notify: func(a result.Applied) {
+			r.Dispatch.Moved()
 			if !a.Due.IsZero() {
 				r.Dispatch.Wake(a.Due)
 			}

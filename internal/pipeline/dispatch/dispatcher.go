@@ -74,6 +74,7 @@ type Dispatcher struct {
 
 	limits  map[string]int // see limit
 	held    []held         // see hold
+	stalls  stalls
 	wake    chan struct{}
 	resolve chan struct{}
 	alive   chan struct{} // closed once this instance's sign of life is written
@@ -231,6 +232,7 @@ func (d *Dispatcher) tick(ctx context.Context) (time.Duration, error) {
 	// left for another orchestrator to take over.
 	work := context.WithoutCancel(ctx)
 	defer d.sendHeld(work, true)
+	d.stalls.begin(len(queues))
 	pause := d.poll
 	var errs error
 	for _, q := range queues {
@@ -268,8 +270,9 @@ func (d *Dispatcher) next(ctx context.Context, queue string) (time.Duration, err
 	// A nearly full window is left to empty a little, so that transactions
 	// stay large.
 	if room < min(d.maxBatch, d.window.size)/4 || room == 0 {
-		return blockedPause, nil
+		return d.stalls.pause(queue, room), nil
 	}
+	d.stalls.over(queue)
 	n, err := d.dispatch(ctx, queue, min(room, d.limit(queue)), afterID)
 	if n == 0 { // another replica is taking what is due
 		return blockedPause, err

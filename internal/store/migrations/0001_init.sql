@@ -1373,4 +1373,6 @@ DROP FUNCTION penstock_removable();
 DROP FUNCTION penstock_ensure_partition(text, date, int);
 DROP FUNCTION penstock_uuid_floor(timestamptz);
 DROP FUNCTION penstock_cause(text, text);
+DROP FUNCTION penstock_effect_own(boolean, text, text);
+DROP FUNCTION penstock_effect_key(text, text, text, uuid);
 DROP FUNCTION penstock_keys_removed();
