@@ -75,6 +75,7 @@ func (r Result) Task() *dbsqlc.Task {
 // Stage accepts tasks. It is safe for concurrent use.
 type Stage struct {
 	o       Options
+	single  *batch.Batcher[*item, Result] // of calls with few tasks: they don't wait behind whole batches
 	batch   *batch.Batcher[*item, Result]
 	tied    *batch.Batcher[*item, Result] // of tasks that depend on others
 	graphs  *slots
@@ -104,7 +105,7 @@ func New(o Options) *Stage {
 	}
 	o.Batch.MaxSize, o.Batch.WaitingSize = maxFlushBytes, maxWaitingBytes
 	size := func(it *item) int { return len(it.payload) }
-	s.batch = batch.NewSized(o.Batch, size, s.flush)
+	s.single, s.batch = batch.NewSized(o.Batch, size, s.flush), batch.NewSized(o.Batch, size, s.flush)
 	s.tied, s.graphs = batch.NewSized(o.Batch, size, s.flush), newSlots(maxGraphs)
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(s.batches)
@@ -114,7 +115,7 @@ func New(o Options) *Stage {
 
 // Close refuses new requests and waits until those accepted are committed.
 func (s *Stage) Close(ctx context.Context) error {
-	return errors.Join(s.batch.Close(ctx), s.tied.Close(ctx), s.graphs.close(ctx))
+	return errors.Join(s.single.Close(ctx), s.batch.Close(ctx), s.tied.Close(ctx), s.graphs.close(ctx))
 }
 
 // Enqueue stores one task. Errors: an *protocol.Error with TASK_INPUT_INVALID
@@ -131,8 +132,11 @@ func (s *Stage) Enqueue(ctx context.Context, r *Request) (Result, error) {
 	if len(it.deps) > 0 {
 		return s.tied.Submit(ctx, it)
 	}
-	return s.batch.Submit(ctx, it)
+	return s.single.Submit(ctx, it)
 }
+
+// fewTasks are so few of a call that they go with the single ones.
+const fewTasks = 16
 
 // EnqueueAll stores several tasks, each for itself: the results are in the
 // order of the requests. The error is about all of them (batch.ErrFull,
@@ -158,7 +162,11 @@ func (s *Stage) EnqueueAll(ctx context.Context, rs []*Request) ([]batch.Result[R
 			plain, atPlain = append(plain, it), append(atPlain, i)
 		}
 	}
-	if err := submit(ctx, s.batch, plain, atPlain, out); err != nil {
+	lane := s.batch
+	if len(plain) <= fewTasks {
+		lane = s.single
+	}
+	if err := submit(ctx, lane, plain, atPlain, out); err != nil {
 		return nil, err
 	}
 	err := submit(ctx, s.tied, tied, atTied, out)
