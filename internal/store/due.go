@@ -43,11 +43,11 @@ const maxDueBytes = 16 << 20
 
 // LockDueTasks takes up to limit tasks of a queue that are due or will be
 // within ahead (whole milliseconds), longest due first, and leaves out those
-// that another transaction is taking. It takes fewer, and says so with cut,
+// that another transaction is taking, and those that were due before from. It takes fewer, and says so with cut,
 // where their payloads together would be larger than 16 MiB. now is Postgres'
 // clock when it returns, or a little less.
-func (s *Store) LockDueTasks(ctx context.Context, q *dbsqlc.Queries, queue string, ahead time.Duration, limit int) (out []*Due, cut bool, now time.Time, err error) {
-	rows, err := q.LockDue(ctx, dbsqlc.LockDueParams{Queue: queue, AheadMs: ahead.Milliseconds(), MaxRows: int32(limit)})
+func (s *Store) LockDueTasks(ctx context.Context, q *dbsqlc.Queries, queue string, from time.Time, ahead time.Duration, limit int) (out []*Due, cut bool, now time.Time, err error) {
+	rows, err := q.LockDue(ctx, dbsqlc.LockDueParams{Queue: queue, FromAt: from, AheadMs: ahead.Milliseconds(), MaxRows: int32(limit)})
 	answered := time.Now()
 	if err != nil {
 		return nil, false, now, fmt.Errorf("lock due tasks of queue %s: %w", queue, err)

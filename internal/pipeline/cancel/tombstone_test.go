@@ -55,7 +55,7 @@ func TestTombstoneStaysWhileTheEntryIsInTheOutbox(t *testing.T) {
 	// What a dispatcher commits before it adds the entry.
 	var outbox int64
 	err := r.Store.Tx(t.Context(), func(q *dbsqlc.Queries) error {
-		due, _, now, err := r.Store.LockDueTasks(t.Context(), q, protocol.DefaultQueue, 0, 1)
+		due, _, now, err := r.Store.LockDueTasks(t.Context(), q, protocol.DefaultQueue, time.Time{}, 0, 1)
 		if err != nil {
 			return err
 		}

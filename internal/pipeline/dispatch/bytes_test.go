@@ -3,6 +3,7 @@ package dispatch_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/penstock-dev/penstock/internal/store/dbsqlc"
 	"github.com/penstock-dev/penstock/internal/testkit"
@@ -22,7 +23,7 @@ func TestLargePayloadsLeaveInSmallBatches(t *testing.T) {
 	}
 	r.Enqueue(t, reqs...)
 	err := r.Store.Tx(t.Context(), func(q *dbsqlc.Queries) error {
-		due, cut, _, err := r.Store.LockDueTasks(t.Context(), q, protocol.DefaultQueue, 0, 1000)
+		due, cut, _, err := r.Store.LockDueTasks(t.Context(), q, protocol.DefaultQueue, time.Time{}, 0, 1000)
 		if err != nil {
 			return err
 		}

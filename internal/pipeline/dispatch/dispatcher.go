@@ -72,12 +72,14 @@ type Dispatcher struct {
 	log        *slog.Logger
 	metrics    metrics
 
-	limits  map[string]int // see limit
-	held    []held         // see hold
-	stalls  stalls
-	wake    chan struct{}
-	resolve chan struct{}
-	alive   chan struct{} // closed once this instance's sign of life is written
+	limits   map[string]int // see limit
+	held     []held         // see hold
+	look     look
+	stalls   stalls
+	backlogs map[string]backlog
+	wake     chan struct{}
+	resolve  chan struct{}
+	alive    chan struct{} // closed once this instance's sign of life is written
 
 	inflight   sync.Map // outbox ids whose XADD is under way
 	mu         sync.Mutex
@@ -100,7 +102,7 @@ func New(o Options) *Dispatcher {
 	d := &Dispatcher{
 		store: o.Store, redis: o.Redis, reconciler: o.Reconciler, rules: o.Rules, expired: o.Expired, isHeld: o.Held,
 		instance: pgid.ID(o.Instance), ttl: o.InstanceTTL, maxBatch: o.MaxBatch, poll: o.Poll, pulse: o.Pulse, log: o.Log,
-		limits: map[string]int{}, wake: make(chan struct{}, 1), resolve: make(chan struct{}, 1), alive: make(chan struct{}), unresolved: map[int64]bool{},
+		limits: map[string]int{}, backlogs: map[string]backlog{}, wake: make(chan struct{}, 1), resolve: make(chan struct{}, 1), alive: make(chan struct{}), unresolved: map[int64]bool{},
 		metrics: metrics{
 			dispatched: prometheus.NewCounter(prometheus.CounterOpts{
 				Name: "penstock_entries_dispatched_total", Help: "Entries added to task streams.",
@@ -224,30 +226,36 @@ func (d *Dispatcher) sleepUntil(at time.Time) {
 // returns how long to sleep. One batch, so that a long backlog of one queue does
 // not hold up the others; and a queue in trouble stops only itself.
 func (d *Dispatcher) tick(ctx context.Context) (time.Duration, error) {
-	queues, err := d.store.DueQueues(ctx)
+	queues, pause, err := d.lookAround(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("read due times: %w", err)
+		return 0, err
 	}
 	// A batch that was begun is finished even while stopping, so that nothing is
 	// left for another orchestrator to take over.
 	work := context.WithoutCancel(ctx)
 	defer d.sendHeld(work, true)
 	d.stalls.begin(len(queues))
-	pause := d.poll
 	var errs error
-	for _, q := range queues {
+	for i, q := range queues {
 		if ctx.Err() != nil {
 			return 0, ctx.Err()
 		}
-		if wait := time.Duration(q.WaitMs*float64(time.Millisecond)) - ahead; wait > 0 {
+		if q.at.IsZero() {
+			pause = min(pause, max(time.Until(d.look.next), 0))
+			continue
+		}
+		if wait := time.Until(q.at) - ahead; wait > 0 {
 			pause = min(pause, wait)
 			continue
 		}
 		d.sendHeld(work, false)
-		again, err := d.next(work, q.Queue)
+		again, err := d.next(work, q.queue)
 		if err != nil {
-			errs = errors.Join(errs, fmt.Errorf("queue %s: %w", q.Queue, err))
+			errs = errors.Join(errs, fmt.Errorf("queue %s: %w", q.queue, err))
 			again = errorPause
+		}
+		if _, more := d.backlogs[q.queue]; again == 0 && !more {
+			queues[i].at = time.Time{}
 		}
 		pause = min(pause, again)
 	}

@@ -20,13 +20,15 @@ func (d *Dispatcher) dispatchDue(ctx context.Context, queue string, limit int, a
 		locked   int
 		batch    taken
 		at       time.Time // when the entries may leave
+		last     time.Time // when the last one was due, if there may be more
 	)
+	from := d.from(queue)
 	began, end := d.Begin()
 	defer end()
 	done := d.TakeDone()
 	err := d.store.Tx(ctx, func(q *dbsqlc.Queries) error {
-		batch = taken{}
-		due, cut, now, err := d.store.LockDueTasks(ctx, q, queue, ahead, limit)
+		batch, last = taken{}, time.Time{}
+		due, cut, now, err := d.store.LockDueTasks(ctx, q, queue, from, ahead, limit)
 		d.adapt(queue, len(due), cut)
 		if locked = len(due); err != nil || locked == 0 {
 			return err
@@ -41,6 +43,8 @@ func (d *Dispatcher) dispatchDue(ctx context.Context, queue string, limit int, a
 		}
 		if due = due[:judged]; judged < locked {
 			d.adapt(queue, judged, true)
+		} else if locked == limit {
+			last = due[locked-1].DueAt
 		}
 		if err := d.take(&batch, due, asks, now); err != nil {
 			return err
@@ -59,6 +63,11 @@ func (d *Dispatcher) dispatchDue(ctx context.Context, queue string, limit int, a
 	})
 	if err != nil {
 		d.less(queue, locked)
+	}
+	if err != nil || last.IsZero() {
+		d.startOver(queue)
+	} else {
+		d.readOn(queue, from, last)
 	}
 	if err == nil && len(batch.expired) > 0 && d.expired != nil {
 		d.expired(batch.expired)

@@ -420,12 +420,13 @@ SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.e
     t.requested_by, t.schedule_id, t.approvals, octet_length(t.payload::text)::int AS payload_bytes,
     (CASE WHEN octet_length(t.payload::text) <= 8192 THEN t.payload END)::json AS payload
 FROM tasks_live t
-WHERE t.queue = $1 AND t.due_at IS NOT NULL AND t.due_at <= now() + $2::bigint * interval '1 millisecond'
-ORDER BY t.due_at, t.id LIMIT $3 FOR UPDATE SKIP LOCKED
+WHERE t.queue = $1 AND t.due_at IS NOT NULL AND t.due_at >= $2::timestamptz AND t.due_at <= now() + $3::bigint * interval '1 millisecond'
+ORDER BY t.due_at, t.id LIMIT $4 FOR UPDATE SKIP LOCKED
 `
 
 type LockDueParams struct {
 	Queue   string
+	FromAt  time.Time
 	AheadMs int64
 	MaxRows int32
 }
@@ -482,9 +483,15 @@ type LockDueRow struct {
 }
 
 // Takes the longest due tasks of a queue that no other replica is taking, and
-// those that become due within ahead_ms. Payloads has those that are larger.
+// those that become due within ahead_ms; none that was due before from_at.
+// Payloads has those that are larger.
 func (q *Queries) LockDue(ctx context.Context, arg LockDueParams) ([]*LockDueRow, error) {
-	rows, err := q.db.Query(ctx, lockDue, arg.Queue, arg.AheadMs, arg.MaxRows)
+	rows, err := q.db.Query(ctx, lockDue,
+		arg.Queue,
+		arg.FromAt,
+		arg.AheadMs,
+		arg.MaxRows,
+	)
 	if err != nil {
 		return nil, err
 	}

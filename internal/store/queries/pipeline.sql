@@ -22,7 +22,8 @@ ORDER BY u.id FOR UPDATE OF t;
 
 -- name: LockDue :many
 -- Takes the longest due tasks of a queue that no other replica is taking, and
--- those that become due within ahead_ms. Payloads has those that are larger.
+-- those that become due within ahead_ms; none that was due before from_at.
+-- Payloads has those that are larger.
 SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.event_seq, t.due_at, t.next_retry_at,
     t.retry_policy, t.applied_kind, t.applied_delivery, t.rejected_delivery, t.worker_id, t.last_error_code,
     t.last_error_reason, t.started_at, t.finished_at, t.trace_id, t.queue, t.name, t.idempotency_key, t.type, t.expires_at, t.unknown_since,
@@ -30,7 +31,7 @@ SELECT t.id, t.state, t.attempt, t.max_retries, t.delivery, t.interruptions, t.e
     t.requested_by, t.schedule_id, t.approvals, octet_length(t.payload::text)::int AS payload_bytes,
     (CASE WHEN octet_length(t.payload::text) <= 8192 THEN t.payload END)::json AS payload
 FROM tasks_live t
-WHERE t.queue = @queue AND t.due_at IS NOT NULL AND t.due_at <= now() + sqlc.arg(ahead_ms)::bigint * interval '1 millisecond'
+WHERE t.queue = @queue AND t.due_at IS NOT NULL AND t.due_at >= sqlc.arg(from_at)::timestamptz AND t.due_at <= now() + sqlc.arg(ahead_ms)::bigint * interval '1 millisecond'
 ORDER BY t.due_at, t.id LIMIT @max_rows FOR UPDATE SKIP LOCKED;
 
 -- name: Payloads :many
