@@ -13,7 +13,7 @@ import (
 // as much, takes a third of the time. memoryLimit bounds what that may come to.
 const (
 	gcPercent   = 300
-	memoryLimit = 120 << 20
+	memoryLimit = 96 << 20
 )
 
 func main() {
