@@ -85,7 +85,7 @@ type Enqueue struct {
 	MaxScheduleAhead time.Duration `mapstructure:"max_schedule_ahead" doc:"How far in the future a task may be scheduled." min:"1s" max:"876000h"`
 	DefaultTimeout   time.Duration `mapstructure:"default_timeout" doc:"Start-to-close timeout of a task that names none. Whole milliseconds." min:"1ms" max:"596h31m23.647s"`
 	MaxBatch         int           `mapstructure:"max_batch" doc:"Most tasks in one Postgres transaction." min:"1" max:"10000"`
-	Flushes          int           `mapstructure:"flushes" doc:"How many enqueue transactions may run at once in this process." min:"1" max:"64"`
+	Flushes          int           `mapstructure:"flushes" doc:"How many enqueue transactions may run at once in this process: of single calls, of batches, and of tasks with dependencies, each." min:"1" max:"64"`
 	MaxWaiting       int           `mapstructure:"max_waiting" doc:"Most tasks waiting for a transaction in this process; beyond it calls get RESOURCE_EXHAUSTED." min:"1" max:"10000000"`
 }
 

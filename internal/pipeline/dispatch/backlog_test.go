@@ -96,6 +96,10 @@ func TestBacklogIsBoundedByTheWindow(t *testing.T) {
 	c := testkit.Client(t, o.URL)
 	fill(t, c, tasks)
 	enqueued := time.Since(start)
+	testkit.Eventually(t, "the window is full", func() (bool, string) {
+		i, err := s.Streams(t).Info(t.Context(), protocol.StreamTask, protocol.GroupWorkers)
+		return err == nil && i.Undelivered+i.Pending >= int64(window)/2, fmt.Sprintf("%+v, %v", i, err)
+	})
 	filled := stop()
 	stop = watch(t, s)
 	start = time.Now()

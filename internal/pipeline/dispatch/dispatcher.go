@@ -226,7 +226,7 @@ func (d *Dispatcher) sleepUntil(at time.Time) {
 // returns how long to sleep. One batch, so that a long backlog of one queue does
 // not hold up the others; and a queue in trouble stops only itself.
 func (d *Dispatcher) tick(ctx context.Context) (time.Duration, error) {
-	queues, pause, err := d.lookAround(ctx)
+	queues, look, err := d.lookAround(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -235,6 +235,7 @@ func (d *Dispatcher) tick(ctx context.Context) (time.Duration, error) {
 	work := context.WithoutCancel(ctx)
 	defer d.sendHeld(work, true)
 	d.stalls.begin(len(queues))
+	pause := d.poll
 	var errs error
 	for i, q := range queues {
 		if ctx.Err() != nil {
@@ -261,9 +262,9 @@ func (d *Dispatcher) tick(ctx context.Context) (time.Duration, error) {
 	}
 	if errs != nil && pause < errorPause { // other queues go on
 		d.log.Debug("dispatch of some queues stopped for a moment", "error", errs)
-		return pause, nil
+		errs = nil
 	}
-	return pause, errs
+	return min(pause, look), errs
 }
 
 // next dispatches one batch of a queue, if its window has room, and returns

@@ -43,8 +43,9 @@ func (d *Dispatcher) dispatchDue(ctx context.Context, queue string, limit int, a
 		}
 		if due = due[:judged]; judged < locked {
 			d.adapt(queue, judged, true)
-		} else if locked == limit {
-			last = due[locked-1].DueAt
+		}
+		if cut || judged < locked || locked == limit {
+			last = due[judged-1].DueAt
 		}
 		if err := d.take(&batch, due, asks, now); err != nil {
 			return err

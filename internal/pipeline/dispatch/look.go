@@ -11,13 +11,20 @@ import (
 // queue with a backlog is read on from where the last batch ended, and all queues are
 // looked at less often where that takes long.
 
-// lookShare is the part of the time, one of so many, that looks at all queues may take.
-const lookShare = 20
+const (
+	// lookShare is the part of the time, one of so many, that looks at all queues may
+	// take, but for lookPause: what is due must not wait for longer to be seen.
+	lookShare = 20
+	lookPause = 200 * time.Millisecond
+	// wholeEvery is how often at least a backlog is read from its beginning.
+	wholeEvery = time.Second
+)
 
 // look is what the last look at the queues found. Only the loop of due tasks uses it.
 type look struct {
 	queues []due
 	next   time.Time // when to look again
+	took   time.Duration
 }
 
 // due is a queue and when its first task becomes due; zero: the next look tells.
@@ -38,7 +45,10 @@ func (d *Dispatcher) lookAround(ctx context.Context) (queues []due, again time.D
 		return nil, 0, fmt.Errorf("read due times: %w", err)
 	}
 	now := time.Now()
-	d.look = look{queues: make([]due, len(rows)), next: now.Add(lookShare * now.Sub(began))}
+	// One that took long by chance, as the first on a connection, is not what looks cost.
+	took := now.Sub(began)
+	pause := min(lookShare*min(took, d.look.took), d.poll, lookPause)
+	d.look = look{queues: make([]due, len(rows)), next: now.Add(pause), took: took}
 	for i, r := range rows {
 		d.look.queues[i] = due{r.Queue, now.Add(time.Duration(r.WaitMs * float64(time.Millisecond)))}
 	}
@@ -58,7 +68,7 @@ type backlog struct {
 // once in a while, since transactions may commit later than younger ones, and others
 // may have given tasks back.
 func (d *Dispatcher) from(queue string) time.Time {
-	if b, ok := d.backlogs[queue]; ok && time.Since(b.whole) < d.poll {
+	if b, ok := d.backlogs[queue]; ok && time.Since(b.whole) < min(d.poll, wholeEvery) {
 		return b.from
 	}
 	return time.Time{}

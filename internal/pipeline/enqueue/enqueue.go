@@ -105,7 +105,9 @@ func New(o Options) *Stage {
 	}
 	o.Batch.MaxSize, o.Batch.WaitingSize = maxFlushBytes, maxWaitingBytes
 	size := func(it *item) int { return len(it.payload) }
-	s.single, s.batch = batch.NewSized(o.Batch, size, s.flush), batch.NewSized(o.Batch, size, s.flush)
+	half := o.Batch // as much as one lane would have
+	half.Waiting, half.WaitingSize = (half.Waiting+1)/2, half.WaitingSize/2
+	s.single, s.batch = batch.NewSized(half, size, s.flush), batch.NewSized(half, size, s.flush)
 	s.tied, s.graphs = batch.NewSized(o.Batch, size, s.flush), newSlots(maxGraphs)
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(s.batches)
