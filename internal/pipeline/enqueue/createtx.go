@@ -22,9 +22,9 @@ func (s *Stage) Check(r *Request) error {
 // createTries is how often CreateTx reads the guard's revision.
 const createTries = 5
 
-// CreateTx stores requests in a transaction of the caller's. They have no idempotency key and go through Postgres: they
-// are pending, due at their time or at once, so that whoever dispatches them
-// asks the guard. Their tenants' names are nobody else's idempotency scopes from
+// CreateTx stores requests in a transaction of the caller's. They have no
+// idempotency key and go through Postgres: they are pending, due at their time or
+// at once, so that whoever dispatches them asks the guard. Their tenants' names are nobody else's idempotency scopes from
 // then on. After the commit the caller wakes the dispatcher. Errors:
 // TASK_INPUT_INVALID of the first request that is wrong, TASK_DUPLICATE if an
 // id is taken; or Postgres'. The transaction must be rolled back then.
